@@ -1,0 +1,80 @@
+"""The HTTP face as a Flask application: the review, the probes and the metrics. The only module that imports Flask.
+
+The server's own front answers /validate without passing here, from the same `Reviewer`; what Flask serves there is the
+same answer, for other servers and for the test client.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flask import Flask, Response, request
+from werkzeug.exceptions import HTTPException  # noqa: TC002 - Flask reads the annotation
+
+from webhook.review import Answer, Reviewer, failure
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probes:
+    """What the probes and the metrics page say.
+
+    Attributes:
+        not_ready: Why no decision may be given now; "" when one may.
+        not_live: Why the process should be restarted; "" while it is well.
+        metrics: The metrics in Prometheus' text form, with their content type.
+    """
+
+    not_ready: Callable[[], str]
+    not_live: Callable[[], str]
+    metrics: Callable[[], tuple[bytes, str]]
+
+
+def create_app(reviewer: Reviewer, probes: Probes, *, budget_s: float = 9.0) -> Flask:
+    """Return the application.
+
+    Args:
+        reviewer: Who answers reviews.
+        probes: What the probes say.
+        budget_s: Seconds for a review whose URL carries no timeout.
+    """
+    app = Flask("hami-quota", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+
+    @app.post("/validate")
+    def validate() -> Response:
+        answer = reviewer.review(request.get_data(), deadline=time.monotonic() + budget_s, may_wait=True)
+        return _response(answer or failure(503, "no decision"))
+
+    @app.get("/healthz")
+    def healthz() -> Response:
+        return _probe(probes.not_live())
+
+    @app.get("/readyz")
+    def readyz() -> Response:
+        return _probe(probes.not_ready())
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        body, content_type = probes.metrics()
+        return Response(body, content_type=content_type)
+
+    @app.errorhandler(404)
+    @app.errorhandler(405)
+    @app.errorhandler(413)
+    def refused(error: HTTPException) -> Response:
+        reason = {413: f"the body is larger than {MAX_BODY_BYTES} bytes"}.get(error.code or 500, error.name.lower())
+        return _response(failure(error.code or 500, reason))
+
+    return app
+
+
+def _probe(problem: str) -> Response:
+    return Response(f"{problem or 'ok'}\n", status=503 if problem else 200, content_type="text/plain; charset=utf-8")
+
+
+def _response(answer: Answer) -> Response:
+    return Response(answer.body, status=answer.status, content_type=answer.content_type)

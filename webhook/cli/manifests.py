@@ -1,0 +1,69 @@
+"""`hami-quota manifests`: what has to be applied to a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from webhook.admission import Rules
+from webhook.errors import SettingsError
+from webhook.install import ServiceReference, ValidatingOptions, to_yaml, validating_configuration
+from webhook.policy import Policy
+
+
+@click.group("manifests")
+def command() -> None:
+    """Print what has to be applied to a cluster, as YAML on standard output."""
+
+
+@command.command("webhook")
+@click.option(
+    "--device-config",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="HAMi's device-config.yaml, the one that `serve` is given.",
+)
+@click.option("--name", default="hami-quota", show_default=True, help="Name of the configuration object.")
+@click.option("--service", default="hami-quota", show_default=True, help="The Service that is called.")
+@click.option("--namespace", default="hami-quota-system", show_default=True, help="Its namespace; never judged.")
+@click.option("--port", type=click.IntRange(1, 65535), default=443, show_default=True, help="Its port.")
+@click.option("--url", default="", help="Called in place of the Service, such as https://127.0.0.1:8443/validate.")
+@click.option("--ca-bundle", type=click.Path(path_type=Path), help="The authority's certificate, PEM (ca.crt).")
+@click.option("--exclude-namespace", multiple=True, metavar="NAME", help="Never judged either; repeatable.")
+@click.option("--timeout", type=click.IntRange(1, 30), default=3, show_default=True, help="Seconds to wait for us.")
+@click.option("--failure-policy", type=click.Choice(["Fail", "Ignore"]), default="Fail", show_default=True)
+def webhook(  # noqa: PLR0913, PLR0917 - one parameter an option
+    device_config: Path,
+    name: str,
+    service: str,
+    namespace: str,
+    port: int,
+    url: str,
+    ca_bundle: Path | None,
+    exclude_namespace: tuple[str, ...],
+    timeout: int,
+    failure_policy: str,
+) -> None:
+    """Print the ValidatingWebhookConfiguration for a device configuration.
+
+    Its match conditions name the resources of the device configuration: print and apply it again whenever that changes.
+    """
+    options = ValidatingOptions(
+        name=name,
+        service=ServiceReference(name=service, namespace=namespace, port=port),
+        url=url,
+        ca_bundle=_read(ca_bundle, "--ca-bundle") if ca_bundle else b"",
+        excluded_namespaces=exclude_namespace,
+        timeout_s=timeout,
+        failure_policy=failure_policy,
+    )
+    rules = Rules.from_config(_read(device_config, "--device-config").decode("utf-8", "replace"), Policy())
+    click.echo(to_yaml([validating_configuration(rules, options)]), nl=False)
+
+
+def _read(path: Path, flag: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{flag} {path}: {error.strerror or error}") from error

@@ -1,0 +1,149 @@
+"""`hami-quota serve`: the admission webhook."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from webhook.errors import SettingsError
+from webhook.files import manifest_files, read_documents
+from webhook.policy import Mode, Policy
+from webhook.settings import read_address, read_card_sizes, read_percentages
+
+if TYPE_CHECKING:
+    from webhook.server.compose import Service
+
+_HINTS = """
+hami-quota serves examples/cluster on https://{bind}. In another terminal, a review that fits and one that is refused:
+
+  curl --cacert {ca} -H 'Content-Type: application/json' -d @examples/reviews/fits.json https://{bind}/validate
+  curl --cacert {ca} -H 'Content-Type: application/json' -d @examples/reviews/refused.json https://{bind}/validate
+
+Ctrl-C ends it.
+"""
+
+
+def _print_hints_when_ready(service: Service, bind: str, certificates: Path) -> None:
+    def wait() -> None:
+        while service.source.not_ready():
+            time.sleep(0.05)
+        click.echo(_HINTS.format(bind=bind, ca=certificates / "ca.crt"))
+
+    threading.Thread(target=wait, name="hints", daemon=True).start()
+
+
+@click.command("serve")
+@click.option(
+    "--device-config",
+    type=click.Path(path_type=Path),
+    default=Path("/etc/hami-quota/device-config.yaml"),
+    show_default=True,
+    help="HAMi's device-config.yaml.",
+)
+@click.option(
+    "--certs",
+    "certificates",
+    type=click.Path(path_type=Path),
+    default=Path("/etc/hami-quota/certs"),
+    show_default=True,
+    help="Directory of tls.crt and tls.key, such as a mounted Secret.",
+)
+@click.option("--bind", default="127.0.0.1:8443", show_default=True, help="HOST:PORT to serve on.")
+@click.option("--state", type=click.Path(path_type=Path), help="A directory of manifests in place of an API server.")
+@click.option("--kubeconfig", help="A kubeconfig; by default the pod's service account is used.")
+@click.option("--context", help="The context of the kubeconfig.")
+@click.option(
+    "--default-mode",
+    type=click.Choice([str(mode) for mode in Mode]),
+    default=str(Mode.ENFORCE),
+    show_default=True,
+    help="The mode of a namespace without the label hami-quota/mode.",
+)
+@click.option("--count-quota/--no-count-quota", default=True, show_default=True, help="Enforce limits.<count name>.")
+@click.option("--require-cores", is_flag=True, help="Refuse cards without cores where a core quota applies.")
+@click.option("--warn-at", default="80,90", show_default=True, help="Percentages of a limit that are warned about.")
+@click.option("--assumed-card-memory", multiple=True, metavar="FAMILY=MIB", help="Card size while none is registered.")
+@click.option("--hami-compat", is_flag=True, help="HAMi's laxness: pending, unsized and other schedulers' pods pass.")
+@click.option("--scheduler-name", default="hami-scheduler", show_default=True, help="The name of HAMi's scheduler.")
+@click.option("--trusted-user", multiple=True, metavar="USER", help="May set annotations that HAMi owns; repeatable.")
+@click.option(
+    "--lookup-after",
+    type=click.FloatRange(min=0.0),
+    default=10.0,
+    show_default=True,
+    help="Seconds from which an unseen admission is looked up before it makes anyone be refused.",
+)
+@click.option("--workers", type=int, default=1, show_default=True, help="Must be 1: the ledger lives in one process.")
+@click.option("--drain", type=click.FloatRange(min=0.0), default=5.0, show_default=True, help="Seconds after SIGTERM.")
+@click.option("--hints", is_flag=True, help="Print two commands to try, once it is ready.")
+def command(  # noqa: PLR0913, PLR0917 - one parameter an option
+    device_config: Path,
+    certificates: Path,
+    bind: str,
+    state: Path | None,
+    kubeconfig: str | None,
+    context: str | None,
+    default_mode: str,
+    *,
+    count_quota: bool,
+    require_cores: bool,
+    warn_at: str,
+    assumed_card_memory: tuple[str, ...],
+    hami_compat: bool,
+    scheduler_name: str,
+    trusted_user: tuple[str, ...],
+    lookup_after: float,
+    workers: int,
+    drain: float,
+    hints: bool,
+) -> None:
+    """Run the admission webhook over TLS until SIGTERM.
+
+    The cluster's objects come from the API server of the pod's service account, of --kubeconfig, or, with --state, from
+    a directory of manifests that is watched for changes.
+    """
+    # Flask, gunicorn and cryptography are for this command alone.
+    from certs import CertificateError, CertificateSource  # noqa: PLC0415
+    from webhook.server.compose import Origin, Service, read_rules  # noqa: PLC0415
+    from webhook.server.limits import Timing  # noqa: PLC0415
+    from webhook.server.serve import run  # noqa: PLC0415
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    read_address("--bind", bind)
+    policy = Policy(
+        default_mode=Mode(default_mode),
+        count_quota=count_quota,
+        require_cores=require_cores,
+        warn_at=read_percentages("--warn-at", warn_at),
+        assumed_card_memory_mib=read_card_sizes("--assumed-card-memory", assumed_card_memory),
+        hami_compat=hami_compat,
+        scheduler_name=scheduler_name,
+        trusted_users=frozenset(trusted_user),
+        lookup_after_s=lookup_after,
+    )
+    rules = read_rules(device_config, policy)
+    if state is not None:
+        # A broken file should end the start here, and not the worker again and again.
+        for path in manifest_files(state):
+            read_documents(path)
+    origin = Origin(state=state, kubeconfig=kubeconfig, context=context)
+    try:
+        certificate = CertificateSource(certificates / "tls.crt", certificates / "tls.key")
+    except (CertificateError, OSError) as error:
+        raise SettingsError(f"--certs {certificates}: {error}") from error
+
+    def certificate_expiry() -> float:
+        return certificate.certificate.not_after.timestamp()
+
+    def new_service() -> Service:
+        service = Service(rules, origin, certificate_expiry)
+        if hints:
+            _print_hints_when_ready(service, bind, certificates)
+        return service
+
+    run(new_service, bind=bind, certificates=certificate, workers=workers, timing=Timing(drain_s=drain))

@@ -1,0 +1,159 @@
+"""What has to be applied to a cluster, generated from the device configuration: values in, manifests out."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from webhook.admission import Rules
+
+WEBHOOK_NAME = "quota.hami.io"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceReference:
+    """The Service behind which the webhook runs."""
+
+    name: str = "hami-quota"
+    namespace: str = "hami-quota-system"
+    port: int = 443
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidatingOptions:
+    """How the API server calls the webhook.
+
+    Attributes:
+        name: Of the configuration object.
+        service: Where it is called; its namespace is excluded from review.
+        url: Called in place of the Service when given.
+        ca_bundle: The authority of the serving certificate, PEM; empty for one that an injector adds.
+        excluded_namespaces: Namespaces that are never judged, besides kube-system and the webhook's own.
+        timeout_s: How long the API server waits.
+        failure_policy: `Fail` or `Ignore`: what happens to a pod that matches when no decision comes back.
+    """
+
+    name: str = "hami-quota"
+    service: ServiceReference = ServiceReference()
+    url: str = ""
+    ca_bundle: bytes = b""
+    excluded_namespaces: tuple[str, ...] = ()
+    timeout_s: int = 3
+    failure_policy: str = "Fail"
+
+
+def validating_configuration(rules: Rules, options: ValidatingOptions) -> dict[str, Any]:
+    """Return the ValidatingWebhookConfiguration.
+
+    Only creations of pods that name a managed resource, or carry an annotation that HAMi owns, match; so an outage of
+    the webhook touches no other pod. Its own namespace and kube-system are left out, so that it can always start.
+    """
+    excluded = dict.fromkeys(("kube-system", options.service.namespace, *options.excluded_namespaces))
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": options.name, "labels": {"app.kubernetes.io/name": "hami-quota"}},
+        "webhooks": [
+            {
+                "name": WEBHOOK_NAME,
+                "clientConfig": _client_config(options),
+                "rules": [
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": ["CREATE"],
+                        "resources": ["pods"],
+                        "scope": "Namespaced",
+                    }
+                ],
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": {
+                    "matchExpressions": [
+                        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(excluded)}
+                    ]
+                },
+                "matchConditions": [
+                    {"name": "concerns-hami-devices", "expression": _concerns_us(rules)},
+                ],
+                "sideEffects": "NoneOnDryRun",
+                "timeoutSeconds": options.timeout_s,
+                "failurePolicy": options.failure_policy,
+                "admissionReviewVersions": ["v1"],
+            }
+        ],
+    }
+
+
+def _client_config(options: ValidatingOptions) -> dict[str, Any]:
+    config: dict[str, Any]
+    if options.url:
+        config = {"url": options.url}
+    else:
+        service = options.service
+        config = {
+            "service": {
+                "name": service.name,
+                "namespace": service.namespace,
+                "path": "/validate",
+                "port": service.port,
+            }
+        }
+    if options.ca_bundle:
+        config["caBundle"] = base64.b64encode(options.ca_bundle).decode("ascii")
+    return config
+
+
+def _concerns_us(rules: Rules) -> str:
+    """Return the CEL condition on a pod that is created; every field it reads may be absent."""
+    resources = _list(rules.managed)
+    annotations = _list(rules.owned_annotations)
+    return (
+        "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c,\n"
+        "  has(c.resources) && (\n"
+        f"    (has(c.resources.limits) && c.resources.limits.exists(name, name in {resources})) ||\n"
+        f"    (has(c.resources.requests) && c.resources.requests.exists(name, name in {resources}))))\n"
+        "|| (has(object.metadata.annotations) && object.metadata.annotations.exists(name,\n"
+        f"  name in {annotations}))\n"
+    )
+
+
+def _list(names: Iterable[str]) -> str:
+    """Return a CEL list of texts; JSON's escapes are CEL's too."""
+    return json.dumps(sorted(names))
+
+
+def managed_names(configuration: Mapping[str, Any], rules: Rules) -> dict[str, bool]:
+    """Return for every managed resource whether a configuration object's conditions name it."""
+    text = "\n".join(
+        condition.get("expression", "")
+        for webhook in configuration.get("webhooks") or ()
+        for condition in webhook.get("matchConditions") or ()
+    )
+    return {name: json.dumps(name) in text for name in sorted(rules.managed)}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks, and lists indented under their key."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
+        super().increase_indent(flow, indentless=False)
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def to_yaml(documents: Sequence[Mapping[str, Any]]) -> str:
+    """Return documents as YAML, keys in the order given."""
+    return "".join(
+        "---\n" + yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False, width=10_000) for document in documents
+    )

@@ -1,0 +1,123 @@
+"""The composition root: builds everything that runs in the worker process, in one place.
+
+Nothing starts at import. gunicorn forks before it calls the application factory, so every thread belongs to the worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from webhook.admission import Rules
+from webhook.app import Probes, create_app
+from webhook.errors import SettingsError
+from webhook.informers.sweep import Sweep
+from webhook.ledger import QuotaLedger
+from webhook.metrics import Gauges, Metrics
+from webhook.review import Reviewer
+from webhook.server.sources import ClusterSource, Sinks, Source, StateSource
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from webhook.policy import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where the cluster's objects come from: a directory, a kubeconfig, or else the cluster the process runs in."""
+
+    state: Path | None = None
+    kubeconfig: str | None = None
+    context: str | None = None
+
+    def open(self, sinks: Sinks) -> Source:
+        """Return the source, not started.
+
+        Raises:
+            SettingsError: There is no access to a cluster, or two origins are given.
+        """
+        if self.state is not None:
+            if self.kubeconfig or self.context:
+                raise SettingsError("--state and --kubeconfig exclude each other")
+            return StateSource(self.state, sinks)
+        # The client library takes a third of a second to import; a state directory needs none of it.
+        from webhook.kube import KubeClient  # noqa: PLC0415
+
+        if self.kubeconfig or self.context:
+            return ClusterSource(KubeClient.from_kubeconfig(self.kubeconfig, self.context), sinks)
+        return ClusterSource(KubeClient.in_cluster(), sinks)
+
+
+def read_rules(device_config: Path, policy: Policy) -> Rules:
+    """Return the rules of a device configuration and a policy.
+
+    Raises:
+        SettingsError: The file cannot be read.
+        DeviceConfigError: It must not be started with.
+    """
+    try:
+        text = device_config.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--device-config {device_config}: {error}") from error
+    return Rules.from_config(text, policy)
+
+
+class Service:
+    """Everything that answers reviews, wired together.
+
+    Args:
+        rules: The families and choices in force.
+        origin: Where the cluster's objects come from.
+        certificate_expiry: When the serving certificate ends, in Unix seconds; None without one.
+    """
+
+    def __init__(self, rules: Rules, origin: Origin, certificate_expiry: Callable[[], float | None]) -> None:
+        self.ledger = QuotaLedger(
+            clock=time.monotonic, lookup_after_s=rules.policy.lookup_after_s, mode=rules.policy.mode
+        )
+        sinks = Sinks.over(self.ledger, rules)
+        self.source = origin.open(sinks)
+        metrics = Metrics(
+            self.ledger,
+            rules.keys,
+            Gauges(
+                informers=self.source.figures,
+                problems=lambda: sinks.pods.problems,
+                unreadable_keys=lambda: sinks.quotas.unreadable,
+                certificate_expiry=certificate_expiry,
+            ),
+        )
+        self.reviewer = Reviewer(
+            rules=rules, ledger=self.ledger, lookup=self.source, not_ready=self.source.not_ready, observer=metrics
+        )
+        self._metrics = metrics
+        self._sweep = Sweep(self.ledger, self.source)
+
+    def start(self) -> None:
+        """Start every thread."""
+        self.source.start()
+        self._sweep.start()
+
+    def stop(self) -> None:
+        """End every thread."""
+        self._sweep.stop()
+        self.source.stop()
+
+    def app(self, draining: Callable[[], str]) -> Flask:
+        """Return the Flask application.
+
+        Args:
+            draining: Why no new work should come while the server stops; "" before.
+        """
+        return create_app(
+            self.reviewer,
+            Probes(
+                not_ready=lambda: draining() or self.source.not_ready(),
+                not_live=self.source.not_live,
+                metrics=self._metrics.page,
+            ),
+        )

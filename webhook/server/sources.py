@@ -1,0 +1,212 @@
+"""Where the cluster's objects come from: the API server, or a directory of manifests. Both fill the same sinks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from webhook.api.node import decode_namespace, decode_node
+from webhook.api.pod import decode_pod
+from webhook.api.resource_quota import decode_resource_quota
+from webhook.errors import DecodeError
+from webhook.files import POLL_INTERVAL_S, StateDirectory
+from webhook.informers.handlers import NamespaceSink, NodeSink, PodSink, QuotaSink
+from webhook.informers.reflector import Reflector
+from webhook.metrics import InformerFigures
+
+if TYPE_CHECKING:
+    from webhook.admission import Rules
+    from webhook.kube import KubeClient
+    from webhook.ledger import QuotaLedger
+
+_log = logging.getLogger(__name__)
+
+# A watch says something once a minute at least (bookmarks). A view older than this decides nothing.
+STALE_AFTER_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sinks:
+    """The four sinks that keep the ledger current."""
+
+    namespaces: NamespaceSink
+    quotas: QuotaSink
+    nodes: NodeSink
+    pods: PodSink
+
+    @classmethod
+    def over(cls, ledger: QuotaLedger, rules: Rules) -> Sinks:
+        """Return sinks that fill a ledger."""
+        pods = PodSink(ledger, rules)
+        return cls(
+            namespaces=NamespaceSink(ledger),
+            quotas=QuotaSink(ledger, rules),
+            nodes=NodeSink(ledger, rules, pods),
+            pods=pods,
+        )
+
+
+class Source(Protocol):
+    """What the rest of the server asks of a source."""
+
+    def start(self) -> None:
+        """Begin to fill the sinks, in threads of its own."""
+
+    def stop(self) -> None:
+        """End every thread."""
+
+    def not_ready(self) -> str:
+        """Return why the sinks cannot be trusted now; "" when they can."""
+
+    def not_live(self) -> str:
+        """Return why only a restart can help; "" while none is needed."""
+
+    def figures(self) -> Iterable[InformerFigures]:
+        """Return the state of each informer."""
+
+    def pod_uid(self, namespace: str, name: str, timeout_s: float) -> str | None:
+        """Return the UID of the pod that is stored under a name, None when none is; raise ApiServerError."""
+
+
+class ClusterSource:
+    """The objects of an API server, kept current by one list-and-watch a resource type."""
+
+    def __init__(self, client: KubeClient, sinks: Sinks, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+
+        def reflector(name: str, path: str, decode: Callable[..., Any], sink: Any) -> Reflector[Any]:
+            return Reflector(
+                name=name,
+                api_server=client,
+                path=path,
+                decode=decode,
+                version_of=lambda item: item.metadata.resource_version,
+                sink=sink,
+                clock=clock,
+            )
+
+        # Namespaces and nodes first: modes and sizes should be known when the first pods are recorded.
+        self._reflectors = (
+            reflector("namespaces", "/api/v1/namespaces", decode_namespace, sinks.namespaces),
+            reflector("nodes", "/api/v1/nodes", decode_node, sinks.nodes),
+            reflector("resourcequotas", "/api/v1/resourcequotas", decode_resource_quota, sinks.quotas),
+            reflector("pods", "/api/v1/pods", decode_pod, sinks.pods),
+        )
+
+    def start(self) -> None:
+        """Start every reflector."""
+        for reflector in self._reflectors:
+            reflector.start()
+
+    def stop(self) -> None:
+        """Stop every reflector."""
+        for reflector in self._reflectors:
+            reflector.stop()
+
+    def not_ready(self) -> str:
+        """Return what is missing or stale."""
+        waiting = [reflector.name for reflector in self._reflectors if not reflector.has_synced]
+        if waiting:
+            return f"waiting for the first list of {', '.join(waiting)}"
+        now = self._clock()
+        for reflector in self._reflectors:
+            heard_at = reflector.last_contact
+            if heard_at is None or now - heard_at > STALE_AFTER_S:
+                silent_s = 0 if heard_at is None else now - heard_at
+                return f"no word of {reflector.name} from the API server for {silent_s:.0f} s"
+        return ""
+
+    def not_live(self) -> str:
+        """Return which reflector's thread has ended: nothing but a restart brings it back."""
+        dead = [reflector.name for reflector in self._reflectors if not reflector.is_running]
+        return f"the informer of {', '.join(dead)} has ended" if dead else ""
+
+    def figures(self) -> Iterable[InformerFigures]:
+        """Return the state of each reflector."""
+        now = self._clock()
+        for reflector in self._reflectors:
+            state = reflector.statistics()
+            yield InformerFigures(
+                resource=state.name,
+                age_s=None if state.last_contact is None else now - state.last_contact,
+                lists=state.lists,
+                errors={str(kind): count for kind, count in state.errors.items()},
+            )
+
+    def pod_uid(self, namespace: str, name: str, timeout_s: float) -> str | None:
+        """Ask the API server."""
+        return self._client.pod_uid(namespace, name, timeout_s)
+
+
+class StateSource:
+    """The objects in a directory of manifests, in place of an API server.
+
+    Nothing creates pods there but people: an admitted pod that nobody writes down is looked up and forgotten as one
+    that never appeared.
+    """
+
+    def __init__(self, directory: Path, sinks: Sinks) -> None:
+        self._stopping = threading.Event()
+        self._state = StateDirectory(
+            directory,
+            {
+                "Namespace": _handing(decode_namespace, sinks.namespaces),
+                "Node": _handing(decode_node, sinks.nodes),
+                "ResourceQuota": _handing(decode_resource_quota, sinks.quotas),
+                "Pod": _handing(decode_pod, sinks.pods),
+            },
+        )
+
+    def start(self) -> None:
+        """Read everything, and follow changes in a thread.
+
+        Raises:
+            DecodeError: A file is broken; the error names file and line.
+        """
+        self._state.load()
+        threading.Thread(target=self._follow, name="state-directory", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+
+    def not_ready(self) -> str:
+        """Return "" once the directory was read."""
+        return "" if self._state.has_synced else "waiting for the state directory"
+
+    def not_live(self) -> str:
+        """Return "": a directory cannot be lost the way a connection can."""
+        return ""
+
+    def figures(self) -> Iterable[InformerFigures]:
+        """Return nothing: there are no informers."""
+        return ()
+
+    def pod_uid(self, namespace: str, name: str, timeout_s: float) -> str | None:  # noqa: ARG002 - nothing is waited for
+        """Look into the files."""
+        return self._state.pod_uid(namespace, name)
+
+    def _follow(self) -> None:
+        while not self._stopping.wait(POLL_INTERVAL_S):
+            self._state.poll()
+
+
+def _handing(decode: Callable[[bytes], Any], sink: Any) -> Callable[[list[bytes]], None]:
+    """Return what decodes a kind's objects and hands them to its sink; one that does not decode is left out."""
+
+    def hand_over(texts: list[bytes]) -> None:
+        items = []
+        for text in texts:
+            try:
+                items.append(decode(text))
+            except DecodeError as error:
+                _log.warning("an object of the state directory is left out: %s", error)
+        sink.replaced(items, "", ())
+
+    return hand_over

@@ -1,0 +1,53 @@
+"""From flags and environment to a `Policy`: the texts people write, checked, with errors that name the flag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from webhook.errors import SettingsError
+
+_PERCENT = 100
+
+
+def read_percentages(flag: str, text: str) -> tuple[int, ...]:
+    """Return the percentages in a comma list such as `80,90`, ascending; an empty text is none.
+
+    Raises:
+        SettingsError: An entry is no integer from 1 to 100.
+    """
+    found = set()
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        if not (entry.isascii() and entry.isdigit()) or not 1 <= int(entry) <= _PERCENT:
+            raise SettingsError(f"{flag}: {entry!r} must be an integer from 1 to 100; write a list such as 80,90")
+        found.add(int(entry))
+    return tuple(sorted(found))
+
+
+def read_card_sizes(flag: str, entries: Iterable[str]) -> dict[str, int]:
+    """Return card sizes in MiB by device family, from entries such as `NVIDIA=40960`.
+
+    Raises:
+        SettingsError: An entry is not FAMILY=MIB, or a family stands twice.
+    """
+    sizes: dict[str, int] = {}
+    for entry in entries:
+        family, equals, size = (part.strip() for part in entry.partition("="))
+        if not family or not equals or not (size.isascii() and size.isdigit()) or not int(size):
+            raise SettingsError(f"{flag}: {entry!r} must be FAMILY=MIB, such as NVIDIA=40960")
+        if family in sizes:
+            raise SettingsError(f"{flag}: {family} is given twice")
+        sizes[family] = int(size)
+    return sizes
+
+
+def read_address(flag: str, text: str) -> tuple[str, int]:
+    """Return host and port of an address such as `127.0.0.1:8443` or `[::1]:8443`.
+
+    Raises:
+        SettingsError: The text is not HOST:PORT.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or not int(port) < 2**16:
+        raise SettingsError(f"{flag}: {text!r} must be HOST:PORT, such as 127.0.0.1:8443")
+    return host, int(port)
