@@ -24,7 +24,7 @@ kind: Pod
 metadata: {name: fits}
 spec:
   containers:
-  - {name: server, image: registry.k8s.io/pause, resources: {limits: {nvidia.com/gpumem: "10000"}}}
+  - {name: server, image: example.com/server, resources: {limits: {nvidia.com/gpumem: "10000"}}}
 """
 
 REFUSED = """\
@@ -33,39 +33,51 @@ kind: Pod
 metadata: {name: too-big}
 spec:
   initContainers:
-  - {name: proxy, image: registry.k8s.io/pause, restartPolicy: Always, resources: {limits: {nvidia.com/gpumem: "4000"}}}
-  - {name: load, image: registry.k8s.io/pause, resources: {limits: {nvidia.com/gpumem: "12000"}}}
+  - {name: proxy, image: example.com/proxy, restartPolicy: Always, resources: {limits: {nvidia.com/gpumem: "4000"}}}
+  - {name: load, image: example.com/load, resources: {limits: {nvidia.com/gpumem: "12000"}}}
   containers:
-  - {name: server, image: registry.k8s.io/pause, resources: {limits: {nvidia.com/gpumem: "10000"}}}
+  - {name: server, image: example.com/server, resources: {limits: {nvidia.com/gpumem: "10000"}}}
 """
+
+READY = """
+Ready. In another terminal:
+
+  export KUBECONFIG={kubeconfig} PATH={programs}:$PATH
+
+  kubectl -n team-a create -f {folder}/fits.yaml
+  kubectl -n team-a create -f {folder}/too-big.yaml
+  kubectl -n team-a get quota gpu-cap -o yaml
+
+The first asks for 10000 of 24576 MiB. The second needs 16000 at its peak (its sidecar beside its init container), and
+14576 are left. Ctrl-C ends it and removes everything.
+"""
+
+
+def say(text: str) -> None:
+    """Print at once, even into a pipe."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
     """Start everything, print what to try, and wait for Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    print("starting etcd, kube-apiserver, kube-controller-manager and the webhook ...", flush=True)
-    with tempfile.TemporaryDirectory(prefix="hami-quota-demo-") as folder:
-        directory = Path(folder)
-        with ControlPlane() as plane, Webhook(plane, directory, "demo", only_labelled=False):
+    say("starting etcd, kube-apiserver, kube-controller-manager and the webhook ...")
+    with tempfile.TemporaryDirectory(prefix="hami-quota-demo-") as name:
+        folder = Path(name)
+        (folder / "fits.yaml").write_text(FITS, encoding="utf-8")
+        (folder / "too-big.yaml").write_text(REFUSED, encoding="utf-8")
+        with ControlPlane() as plane, Webhook(plane, folder, "demo", only_labelled=False) as webhook:
             for namespace, hard in QUOTAS.items():
                 plane.admin.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
                 quota = {"metadata": {"name": "gpu-cap"}, "spec": {"hard": hard}}
                 plane.admin.post(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
-            (directory / "fits.yaml").write_text(FITS, encoding="utf-8")
-            (directory / "too-big.yaml").write_text(REFUSED, encoding="utf-8")
-            print(
-                "\nReady. In another terminal:\n\n"
-                f"  export KUBECONFIG={plane.kubeconfig()} PATH={binaries()}:$PATH\n\n"
-                f"  kubectl -n team-a create -f {directory}/fits.yaml\n"
-                f"  kubectl -n team-a create -f {directory}/too-big.yaml      # 16000 at its peak, 14576 are left\n"
-                "  kubectl -n team-a describe quota gpu-cap\n\n"
-                "Ctrl-C ends it and removes everything.",
-                flush=True,
-            )
+                webhook.wait_for_limit(namespace, int(hard["limits.nvidia.com/gpumem"]))
+            say(READY.format(kubeconfig=plane.kubeconfig(), programs=binaries(), folder=folder))
             try:
                 signal.pause()
             except KeyboardInterrupt:
-                print("\nstopping ...", flush=True)
+                say("stopping ...")
 
 
 if __name__ == "__main__":

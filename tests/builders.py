@@ -59,8 +59,11 @@ def device_config(**overrides: Any) -> str:
 
 @cache
 def backends(**overrides: Any) -> tuple[DeviceBackend, ...]:
-    """Return the families that `device_config(**overrides)` puts in force."""
-    return load_backends(device_config(**overrides))
+    """Return the NVIDIA family that `device_config(**overrides)` configures.
+
+    Enflame's names are built in and in force beside it; where all that is in force matters, `load_backends` says it.
+    """
+    return tuple(backend for backend in load_backends(device_config(**overrides)) if backend.key == "NVIDIA")
 
 
 class PodBuilder:

@@ -1,4 +1,4 @@
-"""The transport with a stub behind it, as a process of its own: `transport_server.py CERTIFICATES PORT DRAIN_S [WORKERS]`.
+"""The transport with a stub behind it, as a process: `transport_server.py CERTIFICATES PORT DRAIN_S [WORKERS]`.
 
 What the stub does with a review, the review says: see `StubReviewer`.
 """
@@ -24,10 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_log = logging.getLogger("transport_server")
+
+
 class StubReviewer:
     """Allows everything. `wait` names a FIFO to wait for first, which takes a thread; `raise` breaks it."""
 
     def review(self, body: bytes, *, deadline: float, may_wait: bool) -> Answer | None:
+        """Do as the review says."""
         try:
             review = json.loads(body)
         except ValueError:
@@ -48,6 +52,7 @@ class StubService:
     reviewer = StubReviewer()
 
     def app(self, draining: Callable[[], str]) -> Flask:
+        """Return the two pages."""
         app = Flask("stub")
 
         @app.get("/readyz")
@@ -61,10 +66,12 @@ class StubService:
         return app
 
     def start(self) -> None:
-        logging.info("service started")
+        """Say so, which the tests count."""
+        _log.info("service started")
 
     def stop(self) -> None:
-        logging.info("service stopped")
+        """Say so."""
+        _log.info("service stopped")
 
 
 def main(certificates: str, port: str, drain_s: str, workers: str = "1") -> None:

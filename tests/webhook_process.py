@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from processes import Process
 
 if TYPE_CHECKING:
     from control_plane import ControlPlane
+    from kube_api import Json
 
 ROOT = Path(__file__).parent.parent
 DEVICE_CONFIG = ROOT / "examples" / "device-config.yaml"
@@ -24,7 +26,7 @@ COMMAND = Path(sys.executable).with_name("hami-quota")
 # Several tests share one API server: a webhook judges only the namespaces that are labelled for it.
 LABEL = "hami-quota-test"
 
-_SAMPLE = re.compile(r'^(?P<name>\w+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)$')
+_SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)$")
 
 
 class Webhook:
@@ -36,6 +38,7 @@ class Webhook:
         name: Of the configuration object, and the value of the namespaces' label.
         options: Further options of `hami-quota serve`.
         only_labelled: Whether it judges the namespaces of `namespace()` alone, and not every one.
+        kubeconfig: How it reaches the API server; by default as the control plane's administrator.
     """
 
     def __init__(
@@ -46,8 +49,10 @@ class Webhook:
         options: tuple[str, ...] = (),
         *,
         only_labelled: bool = True,
+        kubeconfig: str = "",
     ) -> None:
         self._only_labelled = only_labelled
+        self._kubeconfig = kubeconfig or plane.admin.kubeconfig()
         self.plane = plane
         self.name = name
         self.port = free_port()
@@ -69,8 +74,12 @@ class Webhook:
 
     def start(self) -> None:
         """Start the process and wait until it is ready."""
-        self._process.start()
+        self.launch()
         eventually(self.is_ready, f"ready webhook\n{self._process.log_tail()}", timeout_s=30)
+
+    def launch(self) -> None:
+        """Start the process."""
+        self._process.start()
 
     def stop(self, *, kill: bool = False) -> None:
         """End the process; after a kill of the parent, its worker notices within a second and follows."""
@@ -111,10 +120,25 @@ class Webhook:
 
     def is_ready(self) -> bool:
         """Return whether /readyz says so."""
+        return self.readiness()[0] == 200
+
+    def readiness(self) -> tuple[int, str]:
+        """Return status and text of /readyz; 0 while nobody listens."""
         try:
-            return self._http.request("GET", f"https://127.0.0.1:{self.port}/readyz").status == 200
-        except urllib3.exceptions.HTTPError:
-            return False
+            answer = self._http.request("GET", f"https://127.0.0.1:{self.port}/readyz")
+        except urllib3.exceptions.HTTPError as error:
+            return 0, str(error)
+        return answer.status, answer.data.decode()
+
+    def review(self, body: bytes) -> tuple[int, Json]:
+        """Post an AdmissionReview as the API server would, and return status and answer."""
+        answer = self._http.request(
+            "POST",
+            f"https://127.0.0.1:{self.port}/validate?timeout=5s",
+            headers={"Content-Type": "application/json"},
+            body=body,
+        )
+        return answer.status, json.loads(answer.data)
 
     def _is_serving(self) -> bool:
         try:
@@ -141,16 +165,20 @@ class Webhook:
     def wait_for_limit(self, namespace: str, limit: int, key: str = "limits.nvidia.com/gpumem") -> None:
         """Wait until the webhook has seen the limits of a namespace, all quotas added up."""
         eventually(
-            lambda: self.metric("hami_quota_limit", namespace=namespace, key=key) == limit, f"limit {limit} at the webhook"
+            lambda: self.metric("hami_quota_limit", namespace=namespace, key=key) == limit,
+            f"limit {limit} at the webhook",
         )
 
     def wait_for_used(self, namespace: str, used: int, key: str = "limits.nvidia.com/gpumem") -> None:
         """Wait until the webhook counts this much as held."""
-        eventually(lambda: self.used(namespace, key) == used, f"use of {used} at the webhook, not {self.used(namespace, key)}")
+        eventually(
+            lambda: self.used(namespace, key) == used,
+            f"use of {used} at the webhook, not {self.used(namespace, key)}",
+        )
 
     def _new_process(self, directory: Path) -> Process:
         kubeconfig = directory / "kubeconfig"
-        kubeconfig.write_text(self.plane.admin.kubeconfig(), encoding="utf-8")
+        kubeconfig.write_text(self._kubeconfig, encoding="utf-8")
         return Process(
             [
                 COMMAND,
@@ -174,9 +202,7 @@ class Webhook:
         pod = {
             "metadata": {"name": "probe"},
             "spec": {
-                "containers": [
-                    {"name": "c", "image": "none", "resources": {"limits": {"nvidia.com/gpumem": "16Gi"}}}
-                ]
+                "containers": [{"name": "c", "image": "none", "resources": {"limits": {"nvidia.com/gpumem": "16Gi"}}}]
             },
         }
         eventually(

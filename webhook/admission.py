@@ -18,11 +18,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from webhook.api.pod import Pod, decode_pod
+from webhook.book import QuotaUse, Reservation
 from webhook.defaulting import Refusal, defaulted, hami_refusal
 from webhook.devices.base import DeviceBackend
 from webhook.devices.registry import asks_for_managed, load_backends, managed_resources
 from webhook.errors import DecodeError
-from webhook.ledger import QuotaSnapshot, QuotaUse, Reservation
+from webhook.ledger import QuotaSnapshot
 from webhook.pod_request import PodRequest, pod_request
 from webhook.policy import Mode, Policy
 from webhook.quotas import Exceeded, QuotaKey, exceeded, quota_keys, scope_facts
@@ -186,18 +187,17 @@ def _judged(request: AdmissionRequest, pod: Pod, rules: Rules) -> Candidate | De
         return _refused(request, pod, Verdict.FORGED, (problem,))
     if not asks_for_managed(pod, rules.managed):
         return _NOT_OURS
-    is_mirror = _is_mirror(request, pod)
-    ready = defaulted(pod, rules.backends)
-    if isinstance(ready, Refusal):
-        return _refused(request, pod, Verdict.INVALID, ready.problems)
-    refusal = hami_refusal(pod, rules.policy, is_mirror=is_mirror)
     is_hami_scheduled = rules.policy.is_hami_scheduled(pod.spec.scheduler_name)
     if not is_hami_scheduled and rules.policy.hami_compat:
         return _NOT_OURS
+    is_mirror = _is_mirror(request, pod)
+    ready = defaulted(pod, rules.backends)
+    if isinstance(ready, Refusal):
+        return replace(_refused(request, pod, Verdict.INVALID, ready.problems), is_mirror=is_mirror)
+    refusal = hami_refusal(pod, rules.policy, is_mirror=is_mirror)
     base = _refused(request, ready, None, refusal.problems if refusal else ())
-    cautions = (
-        () if is_hami_scheduled else (f"scheduler {pod.spec.scheduler_name}: HAMi's webhook did not see this pod",)
-    )
+    stranger = f"scheduler {pod.spec.scheduler_name}: HAMi's webhook did not see this pod"
+    cautions = () if is_hami_scheduled else (stranger,)
     return replace(base, is_mirror=is_mirror, cautions=cautions)
 
 
@@ -240,14 +240,15 @@ def decide(subject: Candidate, snapshot: QuotaSnapshot, rules: Rules) -> Decisio
     if snapshot.mode is Mode.OFF:
         return replace(decision, cautions=())
     if subject.refused is not None:
+        if subject.is_mirror:
+            return decision
         return replace(decision, verdict=subject.refused, problems=subject.problems)
     request = pod_request(subject.pod, rules.backends, snapshot.inventory, rules.policy.assumed_card_memory_mib)
     if isinstance(request, Refusal):
-        return replace(decision, verdict=Verdict.INVALID, problems=request.problems)
+        verdict = Verdict.FITS if subject.is_mirror else Verdict.INVALID
+        return replace(decision, verdict=verdict, problems=request.problems)
     if not request.families:
         return replace(decision, verdict=Verdict.NOT_OURS, cautions=tuple(map(str, request.ineffective)))
-    if subject.problems:
-        return replace(decision, verdict=Verdict.INVALID, problems=subject.problems)
     return _compared(replace(decision, claims=request.claims, charge=request.charge), subject, request, snapshot, rules)
 
 
@@ -261,34 +262,26 @@ def _compared(
     for use in uses:
         over += exceeded(use.quota, use.used, _seated(use, request.charge), rules.keys)
     unsized = () if rules.policy.hami_compat else _unsized(request, uses)
-    problems = _unthrottled(request, uses) if rules.policy.require_cores else ()
-    verdict = decision.verdict
-    if problems:
-        verdict = Verdict.INVALID
-    elif unsized:
-        verdict = Verdict.UNSIZED
-    elif over:
-        verdict = Verdict.EXCEEDED
-    cautions = [*decision.cautions, *map(str, request.ineffective), *_estimates(request)]
-    if not rules.policy.require_cores:
-        cautions += _unthrottled(request, uses)
+    unthrottled = _unthrottled(request, uses)
+    problems = subject.problems + (unthrottled if rules.policy.require_cores else ())
     decision = replace(
         decision,
-        verdict=Verdict.FITS if subject.is_mirror else verdict,
+        verdict=Verdict.FITS if subject.is_mirror else _verdict(problems, unsized, over),
         problems=problems,
         exceeded=tuple(sorted(over, key=lambda item: (item.quota, item.key.name))),
         unsized=unsized,
         uses=uses,
-        cautions=tuple(cautions),
+        cautions=(
+            *decision.cautions,
+            *map(str, request.ineffective),
+            *_estimates(request),
+            *(() if rules.policy.require_cores else unthrottled),
+        ),
     )
     if not decision.is_allowed:
-        return replace(decision, unseen=snapshot.unseen) if verdict is Verdict.EXCEEDED else decision
+        return replace(decision, unseen=snapshot.unseen) if decision.verdict is Verdict.EXCEEDED else decision
     reservation = Reservation(
-        uid=subject.uid,
-        name=subject.name,
-        facts=facts,
-        charge=request.charge,
-        admitted_at=snapshot.taken_at,
+        uid=subject.uid, name=subject.name, facts=facts, charge=request.charge, admitted_at=snapshot.taken_at
     )
     is_unreserved = subject.is_dry_run or not uses or rules.policy.hami_compat
     return replace(
@@ -296,6 +289,15 @@ def _compared(
         passed=() if decision.is_refused else _passed(decision, rules),
         reservation=None if is_unreserved else reservation,
     )
+
+
+def _verdict(problems: Sequence[str], unsized: Sequence[Unsized], over: Sequence[Exceeded]) -> Verdict:
+    """Return what the findings come to; what the user can mend in the pod is said before what the quotas say."""
+    if problems:
+        return Verdict.INVALID
+    if unsized:
+        return Verdict.UNSIZED
+    return Verdict.EXCEEDED if over else Verdict.FITS
 
 
 def _seated(use: QuotaUse, charge: Mapping[str, int]) -> Amounts[str]:

@@ -1,4 +1,4 @@
-"""The HTTP face as a Flask application: the review, the probes and the metrics. The only module that imports Flask.
+"""The HTTP face as a Flask application: reviews, probes, metrics, the ledger. The only module that imports Flask.
 
 The server's own front answers /validate without passing here, from the same `Reviewer`; what Flask serves there is the
 same answer, for other servers and for the test client.
@@ -33,12 +33,29 @@ class Probes:
     metrics: Callable[[], tuple[bytes, str]]
 
 
-def create_app(reviewer: Reviewer, probes: Probes, *, budget_s: float = 9.0) -> Flask:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPage:
+    """What /debug/ledger serves, and to whom.
+
+    Attributes:
+        refusal: Why a caller is refused, "" when it is not; told the address at the other end of the connection, and
+            the Authorization header.
+        content: The ledger as JSON.
+    """
+
+    refusal: Callable[[str, str], str]
+    content: Callable[[], bytes]
+
+
+def create_app(
+    reviewer: Reviewer, probes: Probes, ledger_page: LedgerPage | None = None, *, budget_s: float = 9.0
+) -> Flask:
     """Return the application.
 
     Args:
         reviewer: Who answers reviews.
         probes: What the probes say.
+        ledger_page: What /debug/ledger serves; without it there is no such page.
         budget_s: Seconds for a review whose URL carries no timeout.
     """
     app = Flask("hami-quota", static_folder=None)
@@ -61,6 +78,16 @@ def create_app(reviewer: Reviewer, probes: Probes, *, budget_s: float = 9.0) -> 
     def metrics() -> Response:
         body, content_type = probes.metrics()
         return Response(body, content_type=content_type)
+
+    if ledger_page is not None:
+
+        @app.get("/debug/ledger")
+        def ledger() -> Response:
+            # The peer of the connection: no proxy is trusted, so no header has a say.
+            peer = request.environ.get("REMOTE_ADDR", "")
+            if reason := ledger_page.refusal(peer, request.headers.get("Authorization", "")):
+                return _response(failure(403, reason))
+            return _response(Answer(status=200, body=ledger_page.content()))
 
     @app.errorhandler(404)
     @app.errorhandler(405)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from webhook.devices.base import DeviceBackend, Unusable
+from webhook.devices.registry import concerned
 
 if TYPE_CHECKING:
     from webhook.api.pod import Container, Pod
@@ -30,8 +31,9 @@ def defaulted(pod: Pod, backends: Sequence[DeviceBackend]) -> Pod | Refusal:
     problems: list[str] = []
     for original in pod.containers():
         container = original
-        problems.extend(_requests_without_limits(original, backends))
-        for backend in backends:
+        asked = concerned(original, backends)
+        problems.extend(_requests_without_limits(original, asked))
+        for backend in asked:
             defaults = backend.defaults(original, pod)
             if isinstance(defaults, Unusable):
                 problems.append(str(defaults))

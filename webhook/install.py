@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from webhook.admission import Rules
 
 WEBHOOK_NAME = "quota.hami.io"
+
+# Of the lists of names in a condition.
+_LINE_LENGTH = 100
+
+_LIKE_A_NUMBER = re.compile(r"[-+.]*[0-9]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,32 +116,64 @@ def _client_config(options: ValidatingOptions) -> dict[str, Any]:
 
 
 def _concerns_us(rules: Rules) -> str:
-    """Return the CEL condition on a pod that is created; every field it reads may be absent."""
-    resources = _list(rules.managed)
-    annotations = _list(rules.owned_annotations)
-    return (
-        "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c,\n"
-        "  has(c.resources) && (\n"
-        f"    (has(c.resources.limits) && c.resources.limits.exists(name, name in {resources})) ||\n"
-        f"    (has(c.resources.requests) && c.resources.requests.exists(name, name in {resources}))))\n"
-        "|| (has(object.metadata.annotations) && object.metadata.annotations.exists(name,\n"
-        f"  name in {annotations}))\n"
-    )
+    """Return the CEL condition on a pod that is created; every field it reads may be absent.
+
+    `in` a list of constants is one look-up to the API server, however long the list: 1,000 containers of 30 resources
+    stay within its cost limit for conditions, past which it would refuse the pod. Asking each name of every container
+    instead was refused there. `has` is understood by every version that has conditions; `?.` is not.
+    """
+    return f"""\
+(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c,
+  has(c.resources) && [
+    has(c.resources.limits) ? c.resources.limits : {{}},
+    has(c.resources.requests) ? c.resources.requests : {{}}
+  ].exists(amounts, amounts.exists(name, name in [
+{_names(rules.managed)}
+  ])))
+|| (has(object.metadata.annotations) && object.metadata.annotations.exists(name, name in [
+{_names(rules.owned_annotations)}
+  ]))
+"""
 
 
-def _list(names: Iterable[str]) -> str:
-    """Return a CEL list of texts; JSON's escapes are CEL's too."""
-    return json.dumps(sorted(names))
+def _names(names: Iterable[str]) -> str:
+    """Return the inside of a CEL list of texts, on lines of a readable length."""
+    lines = [""]
+    for text in map(_literal, sorted(names)):
+        if lines[-1] and len(lines[-1]) + len(text) > _LINE_LENGTH:
+            lines.append("")
+        lines[-1] += f"{text}, "
+    return "\n".join(f"    {line.rstrip()}" for line in lines).removesuffix(",")
 
 
-def managed_names(configuration: Mapping[str, Any], rules: Rules) -> dict[str, bool]:
-    """Return for every managed resource whether a configuration object's conditions name it."""
-    text = "\n".join(
-        condition.get("expression", "")
+def _literal(text: str) -> str:
+    """Return a CEL text. JSON's escapes are CEL's too but for surrogates, so what is not ASCII stays as it is."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+_LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def managed_names(configuration: Mapping[str, Any]) -> frozenset[str]:
+    """Return every resource and annotation that the match conditions of a configuration object name.
+
+    What `Rules` knows and a configuration does not name is a hole: such pods are not reviewed.
+    """
+    return frozenset(
+        _text_of(literal)
         for webhook in configuration.get("webhooks") or ()
         for condition in webhook.get("matchConditions") or ()
+        for literal in _LITERAL.findall(condition.get("expression", ""))
     )
-    return {name: json.dumps(name) in text for name in sorted(rules.managed)}
+
+
+def _text_of(literal: str) -> str:
+    try:
+        text: str = json.loads(literal)
+    except ValueError:
+        # Escaped as only CEL can, so by another hand than ours.
+        return literal[1:-1]
+    return text
 
 
 class _Dumper(yaml.SafeDumper):
@@ -146,7 +184,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    # PyYAML leaves `1e4` plain, since it is a text to YAML 1.1; to kubectl it is a number.
+    style = "|" if "\n" in text else "'" if _LIKE_A_NUMBER.match(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _text)

@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote, urlencode
 
 import msgspec
 import urllib3
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
-from kubernetes.config import load_incluster_config, load_kube_config
+from kubernetes.config import list_kube_config_contexts, load_incluster_config, load_kube_config
 
 from webhook import __version__
 from webhook.errors import ApiServerError, SettingsError
@@ -41,6 +41,8 @@ RELOAD_INTERVAL_S = 5.0
 # server may.
 LONGEST_LINE = 32 << 20
 
+_DONE = frozenset({HTTPStatus.OK, HTTPStatus.CREATED})
+
 _PIECE = 1 << 20
 _LONGEST_ERROR_BODY = 16 << 10
 _LONGEST_REASON = 256
@@ -59,6 +61,16 @@ class _Metadata(msgspec.Struct):
 
 class _Named(msgspec.Struct):
     metadata: _Metadata
+
+
+class _Call(NamedTuple):
+    """One request."""
+
+    method: str
+    path: str
+    params: Mapping[str, str] | None
+    encoding: str
+    body: bytes | None = None
 
 
 class _Door:
@@ -164,8 +176,27 @@ class KubeClient:
         Raises:
             ApiServerError: No answer in time, or an answer that is an error.
         """
+        return self._whole(_Call("GET", path, params, self._encoding), timeout_s)
+
+    def post(self, path: str, body: bytes, timeout_s: float = 10.0) -> bytes:
+        """Create an object and return the body of the answer.
+
+        It is sent once: when the connection breaks nobody knows what became of it. Only a 401, which says that nothing
+        was done, is followed by a second try with new credentials.
+
+        Args:
+            path: Path on the API server, already quoted.
+            body: The object as JSON.
+            timeout_s: Limit for the whole exchange.
+
+        Raises:
+            ApiServerError: No answer in time, or an answer that is an error.
+        """
+        return self._whole(_Call("POST", path, None, self._encoding, body), timeout_s)
+
+    def _whole(self, call: "_Call", timeout_s: float) -> bytes:
         deadline = self._clock() + timeout_s
-        response = self._open(path, params, self._encoding, lambda: self._left(deadline))
+        response = self._open(call, lambda: self._left(deadline))
         try:
             parts = []
             for part in response.stream(_PIECE, decode_content=True):
@@ -191,7 +222,7 @@ class KubeClient:
         """
         timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s)
         # A compressed stream would sit in the compressor's buffer; the API server compresses no watch anyway.
-        return LineStream(self._open(path, params, "identity", lambda: timeout))
+        return LineStream(self._open(_Call("GET", path, params, "identity"), lambda: timeout))
 
     def pod_uid(self, namespace: str, name: str, timeout_s: float) -> str | None:
         """Return the UID of the pod that is stored under a name now, or None if there is none.
@@ -229,50 +260,48 @@ class KubeClient:
             raise ApiServerError(0, "timed out")
         return urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, left), read=left)
 
-    def _open(
-        self,
-        path: str,
-        params: Mapping[str, str] | None,
-        encoding: str,
-        timeout: Callable[[], urllib3.Timeout],
-    ) -> urllib3.BaseHTTPResponse:
-        """Send a GET and return the answer once its headers are in.
+    def _open(self, call: "_Call", timeout: Callable[[], urllib3.Timeout]) -> urllib3.BaseHTTPResponse:
+        """Send a request and return the answer once its headers are in.
 
-        There is one second try, for two reasons: the server closed an idle connection just as we used it, or
-        our credentials were renewed. Everything else is left to the caller's own backoff.
+        There is one second try, for two reasons: the server closed an idle connection just as we used it for a
+        GET, or our credentials were renewed. Everything else is left to the caller's own backoff.
         """
         door = self._door
-        target = f"{path}?{urlencode(params)}" if params else path
+        target = f"{call.path}?{urlencode(call.params)}" if call.params else call.path
         for is_last in (False, True):
             try:
                 response = door.pool.request(
-                    "GET",
+                    call.method,
                     door.host + target,
-                    headers=self._with_credentials(door, encoding),
+                    body=call.body,
+                    headers=self._with_credentials(door, call),
                     timeout=timeout(),
                     retries=False,  # ours is above; and a redirect would carry the token elsewhere
                     preload_content=False,
                 )
             except (urllib3.exceptions.HTTPError, OSError) as error:
-                if isinstance(error, urllib3.exceptions.ProtocolError) and not is_last:
+                is_resent = call.method == "GET" and isinstance(error, urllib3.exceptions.ProtocolError)
+                if is_resent and not is_last:
                     continue
                 raise _unanswered(error) from error
             if response.status == HTTPStatus.UNAUTHORIZED and not is_last and self._reload(door):
                 response.close()
                 door = self._door
                 continue
-            if response.status != HTTPStatus.OK:
+            if response.status not in _DONE:
                 raise _refused(response)
             return response
         raise AssertionError("the last try returns or raises")
 
-    def _with_credentials(self, door: _Door, encoding: str) -> dict[str, str]:
+    def _with_credentials(self, door: _Door, call: "_Call") -> dict[str, str]:
         try:
             authorization = door.authorization()
         except Exception as error:
             # Such as a token file that is empty for an instant, when somebody else than kubelet writes it.
             raise ApiServerError(0, _trimmed(f"credentials cannot be read: {error}")) from error
-        headers = {**self._headers, "Accept-Encoding": encoding}
+        headers = {**self._headers, "Accept-Encoding": call.encoding}
+        if call.body is not None:
+            headers["Content-Type"] = "application/json"
         if authorization:
             headers["Authorization"] = authorization
         return headers
@@ -293,6 +322,22 @@ class KubeClient:
                 return False
         refused.pool.clear()
         return True
+
+
+def default_namespace(kubeconfig: str | None = None, context: str | None = None) -> str:
+    """Return the namespace that a context of a kubeconfig names, or `default`.
+
+    Raises:
+        SettingsError: The file cannot be read, or has no such context.
+    """
+    try:
+        contexts, active = list_kube_config_contexts(config_file=kubeconfig)  # type: ignore[no-untyped-call]  # theirs
+    except Exception as error:
+        raise SettingsError(f"no access to an API server: {_trimmed(str(error))}") from error
+    chosen = active if context is None else next((item for item in contexts if item["name"] == context), None)
+    if chosen is None:
+        raise SettingsError(f"--context {context}: the kubeconfig has no such context")
+    return str(chosen["context"].get("namespace") or "default")
 
 
 class LineStream:

@@ -31,12 +31,14 @@ class InformerFigures:
         age_s: Seconds since it last heard from the API server; None before the first list.
         lists: Lists applied.
         errors: Faults by kind.
+        resource_version: Up to where everything is applied; "" before the first list.
     """
 
     resource: str
     age_s: float | None
     lists: int
     errors: dict[str, int]
+    resource_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

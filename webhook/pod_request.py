@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from webhook.defaulting import Refusal
 from webhook.devices.base import CardKind, DeviceBackend, DeviceRequest, Ineffective, Share, Unusable
+from webhook.devices.registry import concerned
 from webhook.effective import Claim, effective, kinds, steady_state
 from webhook.resources import Amounts
 
@@ -89,7 +90,7 @@ def pod_request(
     claims = []
     for kind, container in kinds(pod):
         amounts: dict[str, int] = {}
-        for backend in backends:
+        for backend in concerned(container, backends):
             walk.read(container, backend, amounts)
         claims.append(Claim(container=container.name, kind=kind, amounts=amounts))
     if walk.problems:

@@ -18,8 +18,9 @@ import msgspec
 
 from webhook.admission import Candidate, Decision, Rules, candidate, decide
 from webhook.api.admission_review import AdmissionRequest, decode_review, encode_response
+from webhook.book import Reservation
 from webhook.errors import ApiServerError, ReviewError, Undecided
-from webhook.ledger import QuotaLedger, QuotaSnapshot, Reservation
+from webhook.ledger import QuotaLedger, QuotaSnapshot
 from webhook.reports import denial
 
 _log = logging.getLogger(__name__)

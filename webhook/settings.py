@@ -1,10 +1,13 @@
-"""From flags and environment to a `Policy`: the texts people write, checked, with errors that name the flag."""
+"""From flags and environment to the rules: what people write, checked, with errors that name the flag."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
+from webhook.admission import Rules
 from webhook.errors import SettingsError
+from webhook.policy import Policy
 
 _PERCENT = 100
 
@@ -51,3 +54,17 @@ def read_address(flag: str, text: str) -> tuple[str, int]:
     if not colon or not host or not (port.isascii() and port.isdigit()) or not int(port) < 2**16:
         raise SettingsError(f"{flag}: {text!r} must be HOST:PORT, such as 127.0.0.1:8443")
     return host, int(port)
+
+
+def read_rules(device_config: Path, policy: Policy) -> Rules:
+    """Return the rules of a device configuration and a policy.
+
+    Raises:
+        SettingsError: The file cannot be read.
+        DeviceConfigError: It must not be started with.
+    """
+    try:
+        text = device_config.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--device-config {device_config}: {error}") from error
+    return Rules.from_config(text, policy)

@@ -192,11 +192,13 @@ def test_a_pod_without_managed_resources_causes_no_request(webhook: Webhook, api
 def test_bytes_where_mib_are_meant_are_refused_even_without_a_quota(api: Api, team: str):
     status, answer = create(api, team, pod("bytes", container("main", "16Gi")))
     assert status == 403
-    assert "container main: nvidia.com/gpumem '16Gi' cannot be used: plain integer, MiB, e.g. 16384" in answer["message"]
+    assert (
+        "container main: nvidia.com/gpumem '16Gi' cannot be used: plain integer, MiB, e.g. 16384" in answer["message"]
+    )
 
 
 def test_a_percentage_is_sized_by_the_cards_that_nodes_register(webhook: Webhook, api: Api, team: str):
-    card = '[{"id":"GPU-e2e","index":0,"count":10,"devmem":40000,"devcore":100,"type":"NVIDIA E2E","health":true}]'
+    card = '[{"id":"GPU-e2e","count":10,"devmem":40000,"devcore":100,"type":"NVIDIA E2E","health":true}]'
     node = {"metadata": {"name": f"node-{team}", "annotations": {"hami.io/node-nvidia-register": card}}}
     set_quota(webhook, team, 24000)
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "40"}
@@ -268,7 +270,8 @@ def test_without_the_webhook_gpu_pods_are_refused_and_others_created(
         held = pod("held", container("server", 1000), inits=(sidecar("proxy", 500),))
         assert create(api, namespace, held)[0] == 201
         annotations = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,500,0:;GPU-a,NVIDIA,1200,0:;"}
-        assert api.patch(f"/api/v1/namespaces/{namespace}/pods/held", {"metadata": {"annotations": annotations}})[0] == 200
+        patched = api.patch(f"/api/v1/namespaces/{namespace}/pods/held", {"metadata": {"annotations": annotations}})
+        assert patched[0] == 200
         running.wait_for_used(namespace, 5700)
         running.stop(kill=True)
         # The worker of a killed parent still answers what is under way.

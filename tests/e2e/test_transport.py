@@ -35,7 +35,7 @@ MAX_BODY = 4 * 1024 * 1024
 TIMEOUT_S = 10
 
 
-class Server:
+class _Server:
     """One server process and ways to reach it."""
 
     def __init__(self, directory: Path, drain_s: float = 0.3, workers: int = 1) -> None:
@@ -83,9 +83,9 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Server]:
     """One server for every test that leaves it as it was; that it is, their order shows."""
-    server = Server(tmp_path_factory.mktemp("server"))
+    server = _Server(tmp_path_factory.mktemp("server"))
     server.start()
     yield server
     assert server.log.read_text().count("service started") == 1
@@ -94,16 +94,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Server]:
+def own_server(tmp_path: Path) -> Iterator[_Server]:
     """A server for one test."""
-    server = Server(tmp_path)
+    server = _Server(tmp_path)
     server.start()
     yield server
     server.process.stop()
     assert_nothing_left(server)
 
 
-def assert_nothing_left(server: Server) -> None:
+def assert_nothing_left(server: _Server) -> None:
     """Nobody may hold the port, or have the server's program on its command line, any more."""
     mark = str(server.certificates).encode()
     eventually(lambda: not processes_with(mark), "end of every process")
@@ -166,7 +166,7 @@ def post(client: http.client.HTTPConnection, body: bytes, content_type: str = "a
     return response.status, json.loads(response.read())
 
 
-def test_reviews_are_answered_whatever_silent_half_open_and_slow_peers_do(server: Server) -> None:
+def test_reviews_are_answered_whatever_silent_half_open_and_slow_peers_do(server: _Server) -> None:
     context = server.trust()
     silent = [server.connect() for _ in range(200)]
     spare = [server.secure(context) for _ in range(200)]
@@ -194,7 +194,7 @@ def test_reviews_are_answered_whatever_silent_half_open_and_slow_peers_do(server
         connection.close()
 
 
-def test_many_requests_of_every_kind_use_one_connection(server: Server) -> None:
+def test_many_requests_of_every_kind_use_one_connection(server: _Server) -> None:
     client = server.client()
     client.connect()
     local = client.sock.getsockname()
@@ -224,7 +224,7 @@ def test_many_requests_of_every_kind_use_one_connection(server: Server) -> None:
     ],
 )
 def test_every_kind_of_body_has_an_answer_and_the_server_stays_up(
-    server: Server, body: bytes, content_type: str, want: int
+    server: _Server, body: bytes, content_type: str, want: int
 ) -> None:
     client = server.client()
     status, answer = post(client, body, content_type)
@@ -236,7 +236,7 @@ def test_every_kind_of_body_has_an_answer_and_the_server_stays_up(
     client.close()
 
 
-def test_a_body_too_large_is_refused_before_it_is_sent(server: Server) -> None:
+def test_a_body_too_large_is_refused_before_it_is_sent(server: _Server) -> None:
     with server.secure() as connection:
         connection.sendall(request(b" " * (MAX_BODY + 1))[:200])
         status, headers, body = read_answer(connection)
@@ -245,7 +245,7 @@ def test_a_body_too_large_is_refused_before_it_is_sent(server: Server) -> None:
         assert connection.recv(1) == b""
 
 
-def test_a_body_without_a_length_is_refused_once_it_is_too_large(server: Server) -> None:
+def test_a_body_without_a_length_is_refused_once_it_is_too_large(server: _Server) -> None:
     with server.secure() as connection:
         connection.sendall(b"POST /validate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
@@ -254,7 +254,7 @@ def test_a_body_without_a_length_is_refused_once_it_is_too_large(server: Server)
         assert read_answer(connection)[0] == 413
 
 
-def test_pipelined_requests_are_answered_in_order(server: Server, tmp_path: Path) -> None:
+def test_pipelined_requests_are_answered_in_order(server: _Server, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     page = b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -270,7 +270,7 @@ def test_pipelined_requests_are_answered_in_order(server: Server, tmp_path: Path
         assert read_answer(connection)[2] == b"ok"
 
 
-def test_reviews_that_wait_hold_up_nobody_else(server: Server, tmp_path: Path) -> None:
+def test_reviews_that_wait_hold_up_nobody_else(server: _Server, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     context = server.trust()
@@ -300,10 +300,10 @@ def hold_open(gate: Path, until: Callable[[], bool]) -> None:
             time.sleep(0.01)  # nobody is there at the moment
 
 
-class Caller:
+class _Caller:
     """Sends reviews at 20 a second on kept connections, as the API server would, until it is told to stop."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: _Server) -> None:
         self.answers = 0
         self.failures: list[str] = []
         self._server = server
@@ -347,7 +347,7 @@ class Caller:
 
 
 def test_no_review_fails_when_the_server_is_told_to_stop_under_load(tmp_path: Path) -> None:
-    server = Server(tmp_path, drain_s=1.0)
+    server = _Server(tmp_path, drain_s=1.0)
     server.start()
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -361,7 +361,7 @@ def test_no_review_fails_when_the_server_is_told_to_stop_under_load(tmp_path: Pa
         response.read()
         return response.status == 503
 
-    with Caller(server) as caller:
+    with _Caller(server) as caller:
         server.process.send(signal.SIGTERM)
         eventually(is_unready, "false readiness")
         # The endpoint is taken out only now, and the API server may hear of it later still.
@@ -382,7 +382,7 @@ def test_no_review_fails_when_the_server_is_told_to_stop_under_load(tmp_path: Pa
     assert_nothing_left(server)
 
 
-def is_listening(server: Server) -> bool:
+def is_listening(server: _Server) -> bool:
     try:
         server.connect().close()
     except OSError:
@@ -390,7 +390,7 @@ def is_listening(server: Server) -> bool:
     return True
 
 
-def test_a_renewed_certificate_is_served_without_a_failed_request(own_server: Server) -> None:
+def test_a_renewed_certificate_is_served_without_a_failed_request(own_server: _Server) -> None:
     context = own_server.trust()
 
     def names() -> set[str]:
@@ -399,7 +399,7 @@ def test_a_renewed_certificate_is_served_without_a_failed_request(own_server: Se
             assert allowed_uid(read_answer(connection)) == "handshake"
             return {name for _, name in connection.getpeercert()["subjectAltName"]}
 
-    with Caller(own_server) as caller:
+    with _Caller(own_server) as caller:
         assert "renewed.test" not in names()
         ensure_pair(
             own_server.certificates,
@@ -412,7 +412,7 @@ def test_a_renewed_certificate_is_served_without_a_failed_request(own_server: Se
     assert own_server.log.read_text().count("service started") == 1
 
 
-def test_a_killed_worker_is_replaced_by_one_that_has_started_afresh(own_server: Server) -> None:
+def test_a_killed_worker_is_replaced_by_one_that_has_started_afresh(own_server: _Server) -> None:
     first = own_server.worker()
     os.kill(first, signal.SIGKILL)
     eventually(lambda: own_server.log.read_text().count("serving on") == 2, "second worker")
@@ -421,15 +421,21 @@ def test_a_killed_worker_is_replaced_by_one_that_has_started_afresh(own_server: 
     assert own_server.log.read_text().count("service started") == 2
 
 
-def test_no_signal_makes_a_second_worker(server: Server) -> None:
+def test_no_signal_makes_a_second_worker(server: _Server) -> None:
     for count, signum in enumerate((signal.SIGTTIN, signal.SIGUSR2), start=1):
         server.process.send(signum)
         eventually(lambda count=count: server.log.read_text().count("ignored") == count, "refusal in the log")
     assert server.log.read_text().count("service started") == 1
 
 
+def test_a_hang_up_that_reaches_the_worker_is_for_its_parent_to_judge(server: _Server) -> None:
+    worker = server.worker()
+    os.kill(worker, signal.SIGHUP)
+    assert server.worker() == worker
+
+
 def test_the_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
-    server = Server(tmp_path)
+    server = _Server(tmp_path)
     server.start()
     server.process.stop(kill=True)
     eventually(lambda: "stopped" in server.log.read_text(), "end of the worker")
@@ -438,7 +444,7 @@ def test_the_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])
 def test_an_interrupt_or_a_closed_terminal_ends_everything(tmp_path: Path, signum: signal.Signals) -> None:
-    server = Server(tmp_path)
+    server = _Server(tmp_path)
     server.start()
     server.process.send(signum)
     eventually(server.ended, "end of the server")
@@ -446,14 +452,15 @@ def test_an_interrupt_or_a_closed_terminal_ends_everything(tmp_path: Path, signu
 
 
 def test_an_interrupt_does_not_wait_for_a_review_that_waits(tmp_path: Path) -> None:
-    server = Server(tmp_path)
+    server = _Server(tmp_path)
     server.start()
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     with server.secure() as connection:
         connection.sendall(request(review("1", wait=str(gate))))
         server.process.send(signal.SIGINT)
-        eventually(server.ended, "end of the server")
+        # Sooner than the parent would lose patience, which is after 19 s here.
+        eventually(server.ended, "end of the server", timeout_s=10)
     assert_nothing_left(server)
 
 
@@ -470,7 +477,7 @@ def test_more_than_one_worker_is_refused(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    server = Server(tmp_path, workers=workers)
+    server = _Server(tmp_path, workers=workers)
     server.process.start()
     eventually(server.ended, "refusal")
     assert "the ledger lives in one process" in server.log.read_text()

@@ -141,7 +141,7 @@ def test_an_object_that_is_no_pod_is_denied_with_the_path_of_the_field(server: S
         pytest.param(b"[" * 100_000, "the body is not an AdmissionReview", id="nested without end"),
         pytest.param(b'"\xff"', "the body is not an AdmissionReview", id="not UTF-8"),
         pytest.param(b"{}", "is not served", id="JSON, but no review"),
-        pytest.param({**review(), "apiVersion": "admission.k8s.io/v1beta1"}, "v1beta1", id="a review of an older version"),
+        pytest.param({**review(), "apiVersion": "admission.k8s.io/v1beta1"}, "v1beta1", id="an older version"),
         pytest.param({**review(), "request": None}, "no request", id="a review without request"),
         pytest.param({**review(), "request": {"uid": ""}}, "no request with a uid", id="a request without uid"),
     ],

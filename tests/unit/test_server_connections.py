@@ -8,7 +8,7 @@ from webhook.server.limits import Limits
 LIMITS = Limits(handshake_s=10, request_s=20, idle_s=100, closing_s=5, connections=3, held_bytes=100)
 
 
-class Peer:
+class _Peer:
     """A connection that remembers how it ended."""
 
     def __init__(self, connections: Connections, phase: Phase = Phase.HANDSHAKE) -> None:
@@ -26,7 +26,7 @@ class Peer:
         self._connections.leave(self)
 
 
-class Clock:
+class _Clock:
     """Time in the test's hand."""
 
     now = 0.0
@@ -36,12 +36,12 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> _Clock:
+    return _Clock()
 
 
 @pytest.fixture
-def connections(clock: Clock) -> Connections:
+def connections(clock: _Clock) -> Connections:
     return Connections(LIMITS, clock)
 
 
@@ -55,8 +55,8 @@ def connections(clock: Clock) -> Connections:
         pytest.param(Phase.CLOSING, 5, id="a peer that does not say goodbye"),
     ],
 )
-def test_each_phase_has_its_time(connections: Connections, clock: Clock, phase: Phase, want_last_s: float) -> None:
-    peer = Peer(connections, phase)
+def test_each_phase_has_its_time(connections: Connections, clock: _Clock, phase: Phase, want_last_s: float) -> None:
+    peer = _Peer(connections, phase)
     clock.now = want_last_s - 0.1
     connections.expire()
     assert not peer.ended
@@ -66,15 +66,15 @@ def test_each_phase_has_its_time(connections: Connections, clock: Clock, phase: 
     assert len(connections) == 0
 
 
-def test_a_request_that_is_answered_is_not_ended(connections: Connections, clock: Clock) -> None:
-    peer = Peer(connections, Phase.SERVING)
+def test_a_request_that_is_answered_is_not_ended(connections: Connections, clock: _Clock) -> None:
+    peer = _Peer(connections, Phase.SERVING)
     clock.now = 1e9
     connections.expire()
     assert not peer.ended
 
 
-def test_entering_a_phase_anew_begins_its_time_anew(connections: Connections, clock: Clock) -> None:
-    early, late = Peer(connections, Phase.IDLE), Peer(connections, Phase.IDLE)
+def test_entering_a_phase_anew_begins_its_time_anew(connections: Connections, clock: _Clock) -> None:
+    early, late = _Peer(connections, Phase.IDLE), _Peer(connections, Phase.IDLE)
     clock.now = 60
     connections.move(early, Phase.IDLE)
     clock.now = 120
@@ -83,7 +83,7 @@ def test_entering_a_phase_anew_begins_its_time_anew(connections: Connections, cl
 
 
 def test_a_connection_that_left_stays_away(connections: Connections) -> None:
-    peer = Peer(connections)
+    peer = _Peer(connections)
     connections.leave(peer)
     connections.move(peer, Phase.IDLE)
     connections.leave(peer)
@@ -91,8 +91,8 @@ def test_a_connection_that_left_stays_away(connections: Connections) -> None:
 
 
 def test_room_is_made_by_those_that_have_been_of_no_use_for_longest(connections: Connections) -> None:
-    used = Peer(connections, Phase.IDLE)
-    silent = [Peer(connections, Phase.HANDSHAKE), Peer(connections, Phase.HANDSHAKE)]
+    used = _Peer(connections, Phase.IDLE)
+    silent = [_Peer(connections, Phase.HANDSHAKE), _Peer(connections, Phase.HANDSHAKE)]
     connections.make_room(0)
     assert [peer.ended for peer in (*silent, used)] == ["aborted", "", ""]
     connections.make_room(1)
@@ -100,19 +100,19 @@ def test_room_is_made_by_those_that_have_been_of_no_use_for_longest(connections:
 
 
 def test_no_room_is_made_before_it_is_needed(connections: Connections) -> None:
-    peers = [Peer(connections) for _ in range(2)]
+    peers = [_Peer(connections) for _ in range(2)]
     connections.make_room(0)
     assert [peer.ended for peer in peers] == ["", ""]
 
 
 def test_nobody_who_is_being_answered_makes_room(connections: Connections) -> None:
-    peers = [Peer(connections, Phase.SERVING) for _ in range(3)]
+    peers = [_Peer(connections, Phase.SERVING) for _ in range(3)]
     connections.make_room(0)
     assert [peer.ended for peer in peers] == ["", "", ""]
 
 
 def test_those_without_a_request_can_be_ended(connections: Connections) -> None:
-    peers = {phase: Peer(connections, phase) for phase in Phase}
+    peers = {phase: _Peer(connections, phase) for phase in Phase}
     connections.end_unused()
     ended = {phase for phase, peer in peers.items() if peer.ended}
     assert ended == {Phase.HANDSHAKE, Phase.FRESH, Phase.IDLE}

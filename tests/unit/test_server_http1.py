@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OK = Response(200, b"{}")
 
 
-class Carrier:
+class _Carrier:
     """A connection that remembers what it was told."""
 
     def __init__(self) -> None:
@@ -26,6 +26,7 @@ class Carrier:
         self.is_clogged = False
         self.is_held = False
         self.sent = b""
+        self.peer = "192.0.2.7"
 
     def enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -34,20 +35,23 @@ class Carrier:
         if self.phase is not Phase.CLOSING:
             self.sent += data
 
-    def hold(self, is_held: bool) -> None:
-        self.is_held = is_held
+    def hold(self) -> None:
+        self.is_held = True
+
+    def release(self) -> None:
+        self.is_held = False
 
     def close(self) -> None:
         self.phase = Phase.CLOSING
 
 
-class Wire:
+class _Wire:
     """A stream over a carrier, with every request that came through."""
 
     def __init__(self, answer: Callable[[Request], Any] = lambda _: OK, limits: Limits | None = None) -> None:
         self.now = 50.0
         self.requests: list[Request] = []
-        self.carrier = Carrier()
+        self.carrier = _Carrier()
         self.connections = Connections(limits or Limits())
         self._answer = answer
         self.stream = HttpStream(self.carrier, self.connections, self._handle, lambda: self.now)
@@ -86,19 +90,20 @@ GET = b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def test_a_request_arrives_whole() -> None:
-    wire = Wire()
+    wire = _Wire()
     assert wire.send(post(b"body", "X-One: 1", target="/validate?timeout=3s")) == [(200, b"{}")]
     request = wire.requests[0]
     assert (request.method, request.path, request.query, request.body) == ("POST", b"/validate", b"timeout=3s", b"body")
     assert request.header(b"x-one") == b"1"
     assert request.header(b"x-two") is None
+    assert request.peer == "192.0.2.7"
     assert wire.carrier.phase is Phase.IDLE
     assert wire.held() == 0
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 40])
 def test_a_request_may_arrive_in_pieces_of_any_size(size: int) -> None:
-    wire = Wire()
+    wire = _Wire()
     data = post(b"body") + GET
     for start in range(0, len(data), size):
         wire.stream.received(data[start : start + size])
@@ -108,7 +113,7 @@ def test_a_request_may_arrive_in_pieces_of_any_size(size: int) -> None:
 
 
 def test_a_request_counts_from_its_first_byte() -> None:
-    wire = Wire()
+    wire = _Wire()
     wire.stream.received(post(b"body")[:-1])
     assert wire.carrier.phase is Phase.READING
     wire.now = 53
@@ -119,20 +124,20 @@ def test_a_request_counts_from_its_first_byte() -> None:
 
 
 def test_chunks_make_one_body() -> None:
-    wire = Wire()
+    wire = _Wire()
     head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     wire.send(head + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n" + GET)
     assert [request.body for request in wire.requests] == [b"abcde", b""]
 
 
 def test_an_absolute_target_has_its_path() -> None:
-    wire = Wire()
+    wire = _Wire()
     wire.send(post(b"", target="https://x:443/validate?a=b") + post(b"", target="https://x"))
     assert [(request.path, request.query) for request in wire.requests] == [(b"/validate", b"a=b"), (b"/", b"")]
 
 
 def test_an_answer_says_what_it_is() -> None:
-    wire = Wire(lambda _: Response.of(Answer(status=405, body=b"no", content_type="text/plain"), (b"allow", b"POST")))
+    wire = _Wire(lambda _: Response.of(Answer(status=405, body=b"no", content_type="text/plain"), (b"allow", b"POST")))
     wire.stream.received(GET)
     head, _, body = wire.carrier.sent.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
@@ -150,8 +155,8 @@ def test_an_answer_says_what_it_is() -> None:
         pytest.param(GET, Response(799, b""), True, id="a status nobody knows"),
     ],
 )
-def test_what_has_no_body_sends_none(data: bytes, answer: Response, want_length: bool) -> None:
-    wire = Wire(lambda _: answer)
+def test_what_has_no_body_sends_none(data: bytes, answer: Response, *, want_length: bool) -> None:
+    wire = _Wire(lambda _: answer)
     wire.stream.received(data)
     assert wire.carrier.sent.endswith(b"\r\n\r\n")
     assert (b"content-length" in wire.carrier.sent) is want_length
@@ -166,15 +171,15 @@ def test_what_has_no_body_sends_none(data: bytes, answer: Response, want_length:
         pytest.param(post(b"", "Connection: keep-alive", version="1.0"), True, id="HTTP/1.0 that says keep-alive"),
     ],
 )
-def test_the_client_says_whether_the_connection_goes_on(data: bytes, want_open: bool) -> None:
-    wire = Wire()
+def test_the_client_says_whether_the_connection_goes_on(data: bytes, *, want_open: bool) -> None:
+    wire = _Wire()
     assert wire.send(data) == [(200, b"{}")]
     assert (wire.carrier.phase is not Phase.CLOSING) is want_open
     assert (b"connection: close" not in wire.carrier.sent) is want_open
 
 
 def test_while_draining_every_answer_is_the_last_on_its_connection() -> None:
-    wire = Wire()
+    wire = _Wire()
     wire.connections.is_draining = True
     assert wire.send(GET + GET) == [(200, b"{}")]
     assert b"connection: close" in wire.carrier.sent
@@ -202,7 +207,7 @@ def test_while_draining_every_answer_is_the_last_on_its_connection() -> None:
     ],
 )
 def test_what_is_no_request_is_refused_and_ends_the_connection(data: bytes, want: int) -> None:
-    wire = Wire()
+    wire = _Wire()
     ((status, body),) = wire.send(data)
     assert status == want
     assert json.loads(body)["reason"]
@@ -212,13 +217,13 @@ def test_what_is_no_request_is_refused_and_ends_the_connection(data: bytes, want
 
 
 def test_a_request_before_a_broken_one_is_answered() -> None:
-    wire = Wire()
+    wire = _Wire()
     answers = wire.send(GET + b"nonsense\r\n\r\n")
     assert [status for status, _ in answers] == [200, 400]
 
 
 def test_chunks_are_counted() -> None:
-    wire = Wire()
+    wire = _Wire()
     wire.stream.received(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
     chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
     for _ in range(MAX_BODY_BYTES // 0x100000 + 1):
@@ -228,13 +233,13 @@ def test_chunks_are_counted() -> None:
 
 
 def test_what_all_connections_hold_together_is_bounded() -> None:
-    wire = Wire(limits=Limits(held_bytes=1000))
+    wire = _Wire(limits=Limits(held_bytes=1000))
     assert [status for status, _ in wire.send(post(b"x" * 2000))] == [503]
     assert wire.held() == 0
 
 
 def test_a_client_that_waits_for_leave_to_send_gets_it() -> None:
-    wire = Wire()
+    wire = _Wire()
     data = post(b"body", "Expect: 100-continue")
     wire.stream.received(data[:-4])
     assert wire.carrier.sent == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -242,7 +247,7 @@ def test_a_client_that_waits_for_leave_to_send_gets_it() -> None:
 
 
 def test_a_request_that_does_not_arrive_in_time_is_refused() -> None:
-    wire = Wire()
+    wire = _Wire()
     wire.stream.received(post(b"body")[:-1])
     wire.stream.expired()
     assert [status for status, _ in wire.answers()] == [408]
@@ -251,7 +256,7 @@ def test_a_request_that_does_not_arrive_in_time_is_refused() -> None:
 
 
 def test_an_answer_whose_header_breaks_out_of_its_line_is_not_sent() -> None:
-    wire = Wire(lambda _: Response(200, b"", [(b"x", b"1\r\ny: 2")]))
+    wire = _Wire(lambda _: Response(200, b"", [(b"x", b"1\r\ny: 2")]))
     assert [status for status, _ in wire.send(GET)] == [500]
 
 
@@ -265,7 +270,7 @@ def test_nothing_is_read_while_an_answer_is_awaited_and_the_order_is_kept() -> N
                 return promised[-1]
             return Response(200, request.path)
 
-        wire = Wire(answer)
+        wire = _Wire(answer)
         slow = post(b"", target="/slow")
         assert wire.send(post(b"", target="/1") + slow + post(b"", target="/2") + slow) == [(200, b"/1")]
         assert wire.carrier.is_held
@@ -287,7 +292,7 @@ def test_nothing_is_read_while_an_answer_is_awaited_and_the_order_is_kept() -> N
 def test_an_answer_for_a_peer_that_has_gone_is_dropped() -> None:
     async def scenario() -> None:
         promised: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        wire = Wire(lambda _: promised)
+        wire = _Wire(lambda _: promised)
         assert wire.send(post(b"body") + b"GET /") == []
         wire.stream.lost()
         assert wire.held() == 0
@@ -301,7 +306,7 @@ def test_an_answer_for_a_peer_that_has_gone_is_dropped() -> None:
 def test_an_answer_that_was_given_up_closes_the_connection() -> None:
     async def scenario() -> None:
         promised: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        wire = Wire(lambda _: promised)
+        wire = _Wire(lambda _: promised)
         wire.stream.received(GET)
         promised.cancel()
         await asyncio.sleep(0)
@@ -311,7 +316,7 @@ def test_an_answer_that_was_given_up_closes_the_connection() -> None:
 
 
 def test_a_peer_that_does_not_read_is_asked_nothing_more_until_it_does() -> None:
-    wire = Wire()
+    wire = _Wire()
     wire.carrier.is_clogged = True
     assert wire.send(GET + GET) == []
     wire.carrier.is_clogged = False

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAMES = Names.of_service("hami-quota", "hami-quota-system", loopback=True)
-QUICK = Timing(drain_s=0, settle_s=0, finish_s=5, goodbye_s=1)
+QUICK = Timing(drain_s=0, settle_s=0, finish_s=10, goodbye_s=0)
 REQUEST = b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 
 
-class Reviewer:
+class _Reviewer:
     def review(self, body: bytes, *, deadline: float, may_wait: bool) -> Answer | None:
         return Answer(status=200, body=b"allowed")
 
 
-class Service:
+class _Service:
     """What is served: allows everything."""
 
     def __init__(self) -> None:
-        self.reviewer = Reviewer()
+        self.reviewer = _Reviewer()
         self.is_stopped = False
 
     def app(self, draining: Callable[[], str]) -> Callable[..., Iterable[bytes]]:
@@ -56,14 +56,15 @@ class Service:
         self.is_stopped = True
 
 
-class Running:
+class _Running:
     """A running server, and ways to reach it."""
 
     def __init__(self, directory: Path, limits: Limits, timing: Timing) -> None:
         self.directory = directory
         ensure_pair(directory, NAMES, dt.datetime.now(dt.UTC))
         self.trust = ssl.create_default_context(cafile=str(directory / "ca.crt"))
-        self.service = Service()
+        self.service = _Service()
+        self.serving: asyncio.Task[None] | None = None
         self.has_parent = True
         self._writers: list[asyncio.StreamWriter] = []
         listening = socket.create_server(("127.0.0.1", 0))
@@ -104,11 +105,15 @@ async def read_status(reader: asyncio.StreamReader) -> int:
     return int(head.split()[1])
 
 
+class EndedEarlyError(Exception):
+    """Ends a server whose drain nobody waits for."""
+
+
 @contextlib.asynccontextmanager
-async def running(directory: Path, limits: Limits | None = None, timing: Timing = QUICK) -> AsyncIterator[Running]:
-    one = Running(directory, limits or Limits(), timing)
+async def running(directory: Path, limits: Limits | None = None, timing: Timing = QUICK) -> AsyncIterator[_Running]:
+    one = _Running(directory, limits or Limits(), timing)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        group.create_task(one.server.run())
+        one.serving = group.create_task(one.server.run())
         await one.ask(await one.secure())
         try:
             yield one
@@ -161,8 +166,9 @@ def test_requests_that_have_begun_are_finished_after_the_last_accept(tmp_path: P
             await one.ask(await one.secure())  # by now the server has read what came before
             one.server.stop()
             assert await unused.read() == b""
-            with pytest.raises(OSError):
+            with pytest.raises(ConnectionRefusedError):
                 await one.silent()
+            assert not (await asyncio.wait([one.serving], timeout=0.2))[0]
             assert await one.ask(begun, REQUEST[-1:]) == 200
             assert await begun[0].read() == b""
 
@@ -177,21 +183,18 @@ def test_while_it_drains_it_accepts_and_says_that_it_is_not_ready(tmp_path: Path
             writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await reader.read()).endswith(b"shutting down")
             assert await one.ask(await one.secure()) == 200
-            raise EndedEarly
+            raise EndedEarlyError
 
     with pytest.raises(ExceptionGroup) as error:
         asyncio.run(scenario())
-    assert error.group_contains(EndedEarly)
-
-
-class EndedEarly(Exception):
-    """Ends a server whose drain nobody waits for."""
+    assert error.group_contains(EndedEarlyError)
 
 
 def test_a_server_without_its_parent_ends_without_draining(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path, timing=replace(QUICK, drain_s=60)) as one:
             one.has_parent = False
+            await one.serving
 
     asyncio.run(scenario())
 
@@ -224,7 +227,7 @@ def test_a_beat_that_breaks_ends_the_server_instead_of_leaving_it_without_a_hear
     assert error.group_contains(RuntimeError)
 
 
-class Exhausted:
+class _Exhausted:
     """A listening socket of a process that has no descriptors left, until it has one again."""
 
     def __init__(self, listening: socket.socket) -> None:
@@ -241,16 +244,22 @@ class Exhausted:
         return getattr(self._listening, name)
 
 
+def _greeter() -> tuple[type[asyncio.Protocol], asyncio.Future[asyncio.BaseTransport]]:
+    """Return a protocol, and the transport that it will be given."""
+    accepted: asyncio.Future[asyncio.BaseTransport] = asyncio.get_running_loop().create_future()
+
+    class Greeter(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted.set_result(transport)
+
+    return Greeter, accepted
+
+
 def test_accepting_goes_on_after_descriptors_have_run_out(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        listening = Exhausted(socket.create_server(("127.0.0.1", 0)))
-        accepted = asyncio.get_running_loop().create_future()
-
-        class Greeter(asyncio.Protocol):
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                accepted.set_result(transport)
-
-        listener = Listener(listening, Connections(Limits()), Greeter)  # type: ignore[arg-type]
+        listening = _Exhausted(socket.create_server(("127.0.0.1", 0)))
+        greeter, accepted = _greeter()
+        listener = Listener(listening, Connections(Limits()), greeter)  # type: ignore[arg-type]
         listener.start()
         _, writer = await asyncio.open_connection("127.0.0.1", listening.getsockname()[1])
         transport = await asyncio.wait_for(accepted, 10)
@@ -265,19 +274,13 @@ def test_accepting_goes_on_after_descriptors_have_run_out(caplog: pytest.LogCapt
 def test_a_connection_in_the_queue_is_taken_in_before_listening_ends() -> None:
     async def scenario() -> None:
         listening = socket.create_server(("127.0.0.1", 0))
-        made: list[asyncio.BaseTransport] = []
-
-        class Greeter(asyncio.Protocol):
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                made.append(transport)
-
-        listener = Listener(listening, Connections(Limits()), Greeter)
+        greeter, accepted = _greeter()
+        listener = Listener(listening, Connections(Limits()), greeter)
         listener.start()
         client = socket.create_connection(listening.getsockname())  # the loop has had no turn to accept it
         listener.close()
-        while not made:
-            await asyncio.sleep(0)
-        made[0].close()
+        transport = await asyncio.wait_for(accepted, 10)
+        transport.close()
         client.close()
 
     asyncio.run(scenario())

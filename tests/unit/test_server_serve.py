@@ -34,9 +34,7 @@ def test_one_worker_is_accepted(workers: int, environ: dict[str, str]) -> None:
         pytest.param(1, {"GUNICORN_CMD_ARGS": "'"}, "GUNICORN_CMD_ARGS", id="arguments that cannot be read"),
     ],
 )
-def test_any_other_number_is_refused_by_the_name_of_who_asked(
-    workers: int, environ: dict[str, str], want: str
-) -> None:
+def test_any_other_number_is_refused_by_the_name_of_who_asked(workers: int, environ: dict[str, str], want: str) -> None:
     with pytest.raises(SettingsError, match=want):
         check_one_worker(workers, environ)
 

@@ -12,7 +12,7 @@ from webhook.server.wsgi import Bridge
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-REQUEST = Request("POST", b"/a%20b", b"x=1", [(b"content-type", b"text/plain"), (b"host", b"x")], b"body", 0.0)
+REQUEST = Request("POST", b"/a%20b", b"x=1", [(b"content-type", b"text/plain"), (b"host", b"x")], b"body", 0.0, "192.0.2.7")
 
 
 def call(application: Callable[..., Iterable[bytes]], request: Request = REQUEST) -> Any:
@@ -42,6 +42,7 @@ def test_the_environment_says_what_was_asked() -> None:
         "SCRIPT_NAME": "",
         "PATH_INFO": "/a b",
         "QUERY_STRING": "x=1",
+        "REMOTE_ADDR": "192.0.2.7",
         "SERVER_NAME": "127.0.0.1",
         "SERVER_PORT": "8443",
         "SERVER_PROTOCOL": "HTTP/1.1",

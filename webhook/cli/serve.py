@@ -13,7 +13,7 @@ import click
 from webhook.errors import SettingsError
 from webhook.files import manifest_files, read_documents
 from webhook.policy import Mode, Policy
-from webhook.settings import read_address, read_card_sizes, read_percentages
+from webhook.settings import read_address, read_card_sizes, read_percentages, read_rules
 
 if TYPE_CHECKING:
     from webhook.server.compose import Service
@@ -78,6 +78,15 @@ def _print_hints_when_ready(service: Service, bind: str, certificates: Path) -> 
     show_default=True,
     help="Seconds from which an unseen admission is looked up before it makes anyone be refused.",
 )
+@click.option(
+    "--stale-after",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=90.0,
+    show_default=True,
+    # The API server's bookmarks come once a minute: with less than this a quiet cluster is listed again and again.
+    hidden=True,
+    help="Seconds without a word from the API server until reviews are not decided; shorter only for trials.",
+)
 @click.option("--workers", type=int, default=1, show_default=True, help="Must be 1: the ledger lives in one process.")
 @click.option("--drain", type=click.FloatRange(min=0.0), default=5.0, show_default=True, help="Seconds after SIGTERM.")
 @click.option("--hints", is_flag=True, help="Print two commands to try, once it is ready.")
@@ -98,6 +107,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     scheduler_name: str,
     trusted_user: tuple[str, ...],
     lookup_after: float,
+    stale_after: float,
     workers: int,
     drain: float,
     hints: bool,
@@ -109,9 +119,10 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     """
     # Flask, gunicorn and cryptography are for this command alone.
     from certs import CertificateError, CertificateSource  # noqa: PLC0415
-    from webhook.server.compose import Origin, Service, read_rules  # noqa: PLC0415
+    from webhook.server.compose import Service  # noqa: PLC0415
     from webhook.server.limits import Timing  # noqa: PLC0415
     from webhook.server.serve import run  # noqa: PLC0415
+    from webhook.server.sources import Origin  # noqa: PLC0415
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     read_address("--bind", bind)
@@ -131,7 +142,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         # A broken file should end the start here, and not the worker again and again.
         for path in manifest_files(state):
             read_documents(path)
-    origin = Origin(state=state, kubeconfig=kubeconfig, context=context)
+    origin = Origin(state=state, kubeconfig=kubeconfig, context=context, stale_after_s=stale_after)
     try:
         certificate = CertificateSource(certificates / "tls.crt", certificates / "tls.key")
     except (CertificateError, OSError) as error:

@@ -99,7 +99,9 @@ class ConfigBlock:
         return node is not None and bool(yaml.safe_load(str(node.value)))
 
     def error(self, key: str, problem: str) -> DeviceConfigError:
-        """Return an error about `key`, with its line."""
+        """Return an error about `key`, with its line; with the block's own when the key is missing."""
+        if key not in self._values:
+            return DeviceConfigError(f"line {self._line}: {self._at(key)}", problem)
         return self._error(self._values[key], self._at(key), problem)
 
     def _at(self, key: str) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
+
 from webhook.api.quantity import parse_quantity
 from webhook.devices.base import (
     MAX_INT32,
@@ -28,6 +30,7 @@ from webhook.devices.base import (
 )
 from webhook.devices.config import ConfigBlock
 from webhook.devices.registration import decode_comma_cards, decode_json_cards
+from webhook.errors import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +39,18 @@ if TYPE_CHECKING:
     from webhook.api.pod import Container, Pod
 
 _REGISTER_ANNOTATION = "hami.io/node-nvidia-register"
+_SCORE_ANNOTATION = "hami.io/node-nvidia-score"
 _WHOLE_CARD = 100
+
+
+class _PairScore(msgspec.Struct):
+    """How well a card is connected to others."""
+
+    uuid: str = ""
+    score: dict[str, int] | None = None
+
+
+_PAIR_SCORES = msgspec.json.Decoder(list[_PairScore] | None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,10 +293,19 @@ class NvidiaBackend:
         )
 
     def cards(self, node: Node) -> tuple[Card, ...]:
-        """Return the cards in the node's registration, in HAMi's JSON form or its older comma form."""
+        """Return the cards in the node's registration, in HAMi's JSON form or its older comma form.
+
+        HAMi reads the scores of card pairs in the same step, and a node whose scores it cannot read has no cards to it.
+        """
         text = node.annotations.get(_REGISTER_ANNOTATION, "")
         if not text:
             return ()
+        scores = node.annotations.get(_SCORE_ANNOTATION)
+        if scores is not None:
+            try:
+                _PAIR_SCORES.decode(scores)
+            except msgspec.MsgspecError as error:
+                raise DecodeError(_SCORE_ANNOTATION, str(error)) from error
         if text.lstrip().startswith(("[", "n")):
             return decode_json_cards(_REGISTER_ANNOTATION, text)
         return decode_comma_cards(_REGISTER_ANNOTATION, text)

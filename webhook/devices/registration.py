@@ -1,24 +1,35 @@
-"""The two forms in which nodes register cards that several families share: a JSON list, and an older comma form.
+"""The forms in which nodes register cards that several families share: a JSON list, a comma form, and mere capacity.
 
-Source: accounting.md 4.1 and 4.2, after HAMi pkg/device/devices.go.
+Source: accounting.md 4.1 and 4.2, after HAMi pkg/device/devices.go; devices.md 1.3.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from webhook.devices.base import MAX_INT32, Card, CardKind
+from webhook.api.quantity import parse_quantity
+from webhook.devices.base import MAX_INT32, Card, CardKind, ResourceNames
 from webhook.errors import DecodeError
 
+if TYPE_CHECKING:
+    from webhook.api.node import Node
+
 _COMMA_FIELDS = (7, 9)
+
+# As Go's strconv.ParseBool.
+_HEALTH = frozenset(("1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"))
+
+# More cards than any node has: a capacity that stands for more is a mistake, and would cost memory.
+_MOST_CARDS = 1024
 
 
 def decode_json_cards(annotation: str, text: str) -> tuple[Card, ...]:
     """Return the cards in a JSON list; keys match whatever their case, unknown ones are skipped, as Go decodes.
 
     Raises:
-        DecodeError: The text is no list of cards; the error names the annotation.
+        DecodeError: The text is no list of cards, or one has a field of the wrong type, and HAMi does not read the node
+            either; the error names the annotation.
     """
     try:
         document = json.loads(text)
@@ -32,18 +43,20 @@ def decode_json_cards(annotation: str, text: str) -> tuple[Card, ...]:
 
 
 def _json_card(annotation: str, entry: dict[str, Any]) -> Card:
-    fields = {name.lower(): value for name, value in entry.items()}
-    texts = [fields.get(name) or "" for name in ("id", "type", "mode")]
+    fields = {name.lower(): value for name, value in entry.items() if value is not None}
+    texts = [fields.get(name, "") for name in ("id", "type", "mode")]
     if not all(isinstance(text, str) for text in texts):
         raise DecodeError(annotation, f"id, type and mode of a card must be texts: {entry!r}"[:300])
-    figures = []
-    for name in ("devmem", "devcore"):
-        figure = fields.get(name) or 0
-        if not isinstance(figure, int) or isinstance(figure, bool) or not 0 <= figure <= MAX_INT32:
-            raise DecodeError(annotation, f"{name} {figure!r} must be an integer from 0 to {MAX_INT32}")
-        figures.append(figure)
+    if not isinstance(fields.get("health", False), bool):
+        raise DecodeError(annotation, f"health {fields['health']!r} must be true or false")
+    figures = {}
+    for name, least in (("devmem", 0), ("devcore", 0), ("count", 0), ("index", 0), ("numa", -MAX_INT32)):
+        figure = fields.get(name, 0)
+        if not isinstance(figure, int) or isinstance(figure, bool) or not least <= figure <= MAX_INT32:
+            raise DecodeError(annotation, f"{name} {figure!r} must be an integer from {least} to {MAX_INT32}")
+        figures[name] = figure
     uuid, model, mode = texts
-    memory_mib, cores = figures
+    memory_mib, cores = figures["devmem"], figures["devcore"]
     return Card(uuid, CardKind(model=model, mode=mode, memory_mib=memory_mib, cores=cores))
 
 
@@ -51,7 +64,8 @@ def decode_comma_cards(annotation: str, text: str) -> tuple[Card, ...]:
     """Return the cards in `id,count,memory,cores,type,numa,health[,index,mode]:` form.
 
     Raises:
-        DecodeError: A card has another number of fields, or a memory that is no number; the error names the annotation.
+        DecodeError: A card has another number of fields, or one that cannot be read, and HAMi does not read the node
+            either; the error names the annotation.
     """
     if ":" not in text:
         raise DecodeError(annotation, f"{text[:100]!r} holds no card: every card ends with ':'")
@@ -62,10 +76,16 @@ def _comma_card(annotation: str, piece: str) -> Card:
     fields = piece.split(",")
     if len(fields) not in _COMMA_FIELDS:
         raise DecodeError(annotation, f"card {piece[:100]!r} has {len(fields)} fields, not 7 or 9")
-    memory_mib, cores = (
-        _figure(annotation, name, text) for name, text in zip(("memory", "cores"), fields[2:4], strict=True)
+    _, memory_mib, cores = (
+        _figure(annotation, name, text) for name, text in zip(("count", "memory", "cores"), fields[1:4], strict=True)
     )
-    mode = fields[8] if len(fields) == max(_COMMA_FIELDS) else "hami-core"
+    _figure(annotation, "numa", fields[5].removeprefix("-"))
+    if fields[6] not in _HEALTH:
+        raise DecodeError(annotation, f"health {fields[6][:20]!r} must be true or false")
+    mode = "hami-core"
+    if len(fields) == max(_COMMA_FIELDS):
+        _figure(annotation, "index", fields[7])
+        mode = fields[8]
     return Card(fields[0], CardKind(model=fields[4], mode=mode, memory_mib=memory_mib, cores=cores))
 
 
@@ -74,3 +94,33 @@ def _figure(annotation: str, name: str, text: str) -> int:
     if not (digits.isascii() and digits.isdigit()) or int(digits[:11]) > MAX_INT32:
         raise DecodeError(annotation, f"{name} {text[:20]!r} must be an integer from 0 to {MAX_INT32}")
     return int(digits)
+
+
+def cards_by_capacity(node: Node, names: ResourceNames, *, stem: str, model: str, cores: int) -> tuple[Card, ...]:
+    """Return the equal cards that add up to a node's capacity of cores and memory, named `<node>-<stem>-<index>`.
+
+    Args:
+        node: The node; it registers nothing beside its capacity.
+        names: The resources whose capacity counts.
+        stem: What the cards' names have in common.
+        model: The type of the cards.
+        cores: Cores of one card; a rest that fills no card is one, too.
+
+    Raises:
+        DecodeError: A capacity cannot be read, or stands for more cards than a node can have.
+    """
+    core_capacity = _capacity(node, names.cores)
+    count = -(core_capacity // -cores)
+    if count > _MOST_CARDS:
+        raise DecodeError(f"status.capacity of {names.cores}", f"{core_capacity} is more than {_MOST_CARDS} cards")
+    if count <= 0:
+        return ()
+    memory_mib = _capacity(node, names.memory) * names.memory_factor * cores // core_capacity
+    kind = CardKind(model=model, memory_mib=memory_mib, cores=cores)
+    return tuple(Card(f"{node.metadata.name}-{stem}-{index}", kind) for index in range(count))
+
+
+def _capacity(node: Node, resource: str) -> int:
+    """Return a node's capacity of a resource; 0 for one that it has not, or not in whole numbers, as in HAMi."""
+    value = (node.status.capacity or {}).get(resource)
+    return 0 if value is None else parse_quantity(value, f"status.capacity of {resource}").whole() or 0

@@ -67,6 +67,9 @@ SILENCE_S = 75.0
 # A watch that ends sooner than this without having moved us on is a fault, even if it ends politely.
 SHORT_WATCH_S = 1.0
 
+# After how many expired continue tokens a list is still taken in pages.
+MOST_EXPIRED_LISTS = 1
+
 # How many odd objects get a log line of their own. Beyond that the counter tells.
 MOST_COMPLAINTS = 100
 
@@ -256,6 +259,24 @@ class Reflector(Generic[T]):
             errors=dict(self._errors),
         )
 
+    def load(self) -> None:
+        """List everything once, in the caller's thread, and watch nothing.
+
+        Raises:
+            ApiServerError: The list failed, or is none.
+        """
+        while True:
+            try:
+                ended = self._list()
+            except ApiServerError as error:
+                # A continue token that expired: the list starts anew, the third time in one piece.
+                if error.status == HTTPStatus.GONE and self._expired_lists <= MOST_EXPIRED_LISTS + 1:
+                    continue
+                raise
+            if ended.trouble is not None:
+                raise ApiServerError(0, f"{self.name}: {ended.detail}")
+            return
+
     def start(self) -> None:
         """Run in a thread of its own, which ends with the process if nobody stops it."""
         self._thread = threading.Thread(target=self.run, name=f"reflector-{self.name}", daemon=True)
@@ -353,7 +374,7 @@ class Reflector(Generic[T]):
         happen again, it is taken in one piece, which cannot expire.
         """
         params = dict(self._params)
-        if self._expired_lists <= 1:
+        if self._expired_lists <= MOST_EXPIRED_LISTS:
             params["limit"] = str(PAGE_SIZE)
         items: list[T] = []
         odd: list[ObjectRef] = []

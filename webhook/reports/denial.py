@@ -15,8 +15,8 @@ from webhook.effective import busiest_moment
 from webhook.policy import Mode
 
 if TYPE_CHECKING:
+    from webhook.book import QuotaUse
     from webhook.effective import Claim
-    from webhook.ledger import QuotaUse
     from webhook.quotas import Exceeded, QuotaKey
 
 # The API server cuts warnings at 256 characters in all and asks for less than 120 each.

@@ -7,63 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from webhook.admission import Rules
 from webhook.app import Probes, create_app
-from webhook.errors import SettingsError
 from webhook.informers.sweep import Sweep
 from webhook.ledger import QuotaLedger
 from webhook.metrics import Gauges, Metrics
 from webhook.review import Reviewer
-from webhook.server.sources import ClusterSource, Sinks, Source, StateSource
+from webhook.server.sources import Origin, Sinks
 
 if TYPE_CHECKING:
-    from flask import Flask
-
-    from webhook.policy import Policy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Where the cluster's objects come from: a directory, a kubeconfig, or else the cluster the process runs in."""
-
-    state: Path | None = None
-    kubeconfig: str | None = None
-    context: str | None = None
-
-    def open(self, sinks: Sinks) -> Source:
-        """Return the source, not started.
-
-        Raises:
-            SettingsError: There is no access to a cluster, or two origins are given.
-        """
-        if self.state is not None:
-            if self.kubeconfig or self.context:
-                raise SettingsError("--state and --kubeconfig exclude each other")
-            return StateSource(self.state, sinks)
-        # The client library takes a third of a second to import; a state directory needs none of it.
-        from webhook.kube import KubeClient  # noqa: PLC0415
-
-        if self.kubeconfig or self.context:
-            return ClusterSource(KubeClient.from_kubeconfig(self.kubeconfig, self.context), sinks)
-        return ClusterSource(KubeClient.in_cluster(), sinks)
-
-
-def read_rules(device_config: Path, policy: Policy) -> Rules:
-    """Return the rules of a device configuration and a policy.
-
-    Raises:
-        SettingsError: The file cannot be read.
-        DeviceConfigError: It must not be started with.
-    """
-    try:
-        text = device_config.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"--device-config {device_config}: {error}") from error
-    return Rules.from_config(text, policy)
+    from webhook.admission import Rules
+    from webhook.server.wsgi import Application
 
 
 class Service:
@@ -107,7 +62,7 @@ class Service:
         self._sweep.stop()
         self.source.stop()
 
-    def app(self, draining: Callable[[], str]) -> Flask:
+    def app(self, draining: Callable[[], str]) -> Application:
         """Return the Flask application.
 
         Args:

@@ -50,6 +50,7 @@ class Request(NamedTuple):
         path: As sent, not decoded.
         headers: In the order sent, names in lower case.
         received_at: When its first byte was here, on time.monotonic().
+        peer: The address at the other end of the connection; "" when the kernel cannot tell.
     """
 
     method: str
@@ -58,6 +59,7 @@ class Request(NamedTuple):
     headers: Sequence[Header]
     body: bytes
     received_at: float
+    peer: str = ""
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first header of a name in lower case."""
@@ -96,14 +98,22 @@ class Carrier(Protocol):
         """Whether the peer does not read what it is sent."""
         ...
 
+    @property
+    def peer(self) -> str:
+        """The address at the other end; "" when the kernel cannot tell."""
+        ...
+
     def enter(self, phase: Phase) -> None:
         """Say what the connection is doing from now on."""
 
     def send(self, data: bytes) -> None:
         """Write; without effect once the connection is closing."""
 
-    def hold(self, is_held: bool) -> None:  # noqa: FBT001 - see TlsConnection
-        """Read nothing more for the time being, or go on."""
+    def hold(self) -> None:
+        """Read nothing more for the time being."""
+
+    def release(self) -> None:
+        """Read on after `hold`."""
 
     def close(self) -> None:
         """Close once everything is written."""
@@ -134,6 +144,7 @@ class HttpStream:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._carrier = carrier
+        self._peer = carrier.peer
         self._connections = connections
         self._handler = handler
         self._clock = clock
@@ -227,7 +238,7 @@ class HttpStream:
             else:
                 self._pending = answer
                 carrier.enter(Phase.SERVING)
-                carrier.hold(True)  # noqa: FBT003 - see hold
+                carrier.hold()
                 answer.add_done_callback(self._promised)
         if self._pending is not None or carrier.phase is Phase.CLOSING:
             return
@@ -249,6 +260,7 @@ class HttpStream:
             parser.headers,
             parts[0] if len(parts) == 1 else b"".join(parts),
             self._received_at,
+            self._peer,
         )
         self._is_keeping_alive = parser.should_keep_alive
         self._is_bodiless = parser.method == b"HEAD"
@@ -274,7 +286,8 @@ class HttpStream:
         if self._carrier.phase is not Phase.CLOSING:
             self._carrier.enter(Phase.READING if self._held else Phase.IDLE)
             self._answer_complete()
-            self._carrier.hold(self._pending is not None)
+            if self._pending is None:
+                self._carrier.release()
 
     def _respond(self, response: Response) -> None:
         is_last = not self._is_keeping_alive or self._connections.is_draining

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from webhook.api.node import decode_namespace, decode_node
 from webhook.api.pod import decode_pod
 from webhook.api.resource_quota import decode_resource_quota
-from webhook.errors import DecodeError
+from webhook.errors import DecodeError, SettingsError
 from webhook.files import POLL_INTERVAL_S, StateDirectory
 from webhook.informers.handlers import NamespaceSink, NodeSink, PodSink, QuotaSink
-from webhook.informers.reflector import Reflector
+from webhook.informers.reflector import SILENCE_S, Reflector
 from webhook.metrics import InformerFigures
+from webhook.server.readers import LedgerReaders
 
 if TYPE_CHECKING:
     from webhook.admission import Rules
@@ -54,6 +55,9 @@ class Sinks:
 class Source(Protocol):
     """What the rest of the server asks of a source."""
 
+    def load(self) -> None:
+        """Fill the sinks once, in the caller's thread; raise HamiQuotaError. A source that is loaded is not started."""
+
     def start(self) -> None:
         """Begin to fill the sinks, in threads of its own."""
 
@@ -72,12 +76,32 @@ class Source(Protocol):
     def pod_uid(self, namespace: str, name: str, timeout_s: float) -> str | None:
         """Return the UID of the pod that is stored under a name, None when none is; raise ApiServerError."""
 
+    def not_a_reader(self, token: str) -> str:
+        """Return why the bearer of a token may not read the ledger; "" when it may."""
+
 
 class ClusterSource:
-    """The objects of an API server, kept current by one list-and-watch a resource type."""
+    """The objects of an API server, kept current by one list-and-watch a resource type.
 
-    def __init__(self, client: KubeClient, sinks: Sinks, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        client: Where to ask.
+        sinks: Who is told.
+        stale_after_s: Age from which a view decides nothing. A silent watch is given up sooner, so that the list which
+            follows it has a sixth of this time before the view is stale.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        sinks: Sinks,
+        *,
+        stale_after_s: float = STALE_AFTER_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client = client
+        self._readers = LedgerReaders(client, clock)
+        self._stale_after_s = stale_after_s
         self._clock = clock
 
         def reflector(name: str, path: str, decode: Callable[..., Any], sink: Any) -> Reflector[Any]:
@@ -88,6 +112,7 @@ class ClusterSource:
                 decode=decode,
                 version_of=lambda item: item.metadata.resource_version,
                 sink=sink,
+                silence_s=SILENCE_S * stale_after_s / STALE_AFTER_S,
                 clock=clock,
             )
 
@@ -98,6 +123,15 @@ class ClusterSource:
             reflector("resourcequotas", "/api/v1/resourcequotas", decode_resource_quota, sinks.quotas),
             reflector("pods", "/api/v1/pods", decode_pod, sinks.pods),
         )
+
+    def load(self) -> None:
+        """List every resource type once.
+
+        Raises:
+            ApiServerError: A list failed.
+        """
+        for reflector in self._reflectors:
+            reflector.load()
 
     def start(self) -> None:
         """Start every reflector."""
@@ -117,7 +151,7 @@ class ClusterSource:
         now = self._clock()
         for reflector in self._reflectors:
             heard_at = reflector.last_contact
-            if heard_at is None or now - heard_at > STALE_AFTER_S:
+            if heard_at is None or now - heard_at > self._stale_after_s:
                 silent_s = 0 if heard_at is None else now - heard_at
                 return f"no word of {reflector.name} from the API server for {silent_s:.0f} s"
         return ""
@@ -137,11 +171,16 @@ class ClusterSource:
                 age_s=None if state.last_contact is None else now - state.last_contact,
                 lists=state.lists,
                 errors={str(kind): count for kind, count in state.errors.items()},
+                resource_version=state.resource_version,
             )
 
     def pod_uid(self, namespace: str, name: str, timeout_s: float) -> str | None:
         """Ask the API server."""
         return self._client.pod_uid(namespace, name, timeout_s)
+
+    def not_a_reader(self, token: str) -> str:
+        """Ask the API server who it is, and what RBAC lets it do."""
+        return self._readers.refusal(token)
 
 
 class StateSource:
@@ -163,13 +202,21 @@ class StateSource:
             },
         )
 
+    def load(self) -> None:
+        """Read everything.
+
+        Raises:
+            DecodeError: A file is broken; the error names file and line.
+        """
+        self._state.load()
+
     def start(self) -> None:
         """Read everything, and follow changes in a thread.
 
         Raises:
             DecodeError: A file is broken; the error names file and line.
         """
-        self._state.load()
+        self.load()
         threading.Thread(target=self._follow, name="state-directory", daemon=True).start()
 
     def stop(self) -> None:
@@ -192,6 +239,10 @@ class StateSource:
         """Look into the files."""
         return self._state.pod_uid(namespace, name)
 
+    def not_a_reader(self, token: str) -> str:  # noqa: ARG002 - whoever it is
+        """Refuse: nobody is there who would know the token."""
+        return "a state directory knows no users: only callers on the same machine may read the ledger"
+
     def _follow(self) -> None:
         while not self._stopping.wait(POLL_INTERVAL_S):
             self._state.poll()
@@ -206,7 +257,38 @@ def _handing(decode: Callable[[bytes], Any], sink: Any) -> Callable[[list[bytes]
             try:
                 items.append(decode(text))
             except DecodeError as error:
-                _log.warning("an object of the state directory is left out: %s", error)
+                _log.error("an object of the state directory is left out: %s", error)
         sink.replaced(items, "", ())
 
     return hand_over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where the cluster's objects come from: a directory, a kubeconfig, or else the cluster the process runs in.
+
+    Attributes:
+        stale_after_s: How long an API server may be silent until what it said decides nothing.
+    """
+
+    state: Path | None = None
+    kubeconfig: str | None = None
+    context: str | None = None
+    stale_after_s: float = STALE_AFTER_S
+
+    def open(self, sinks: Sinks) -> Source:
+        """Return the source, not started.
+
+        Raises:
+            SettingsError: There is no access to a cluster, or two origins are given.
+        """
+        if self.state is not None:
+            if self.kubeconfig or self.context:
+                raise SettingsError("--state and --kubeconfig exclude each other")
+            return StateSource(self.state, sinks)
+        # The client library takes a third of a second to import; a state directory needs none of it.
+        from webhook.kube import KubeClient  # noqa: PLC0415
+
+        in_cluster = not (self.kubeconfig or self.context)
+        client = KubeClient.in_cluster() if in_cluster else KubeClient.from_kubeconfig(self.kubeconfig, self.context)
+        return ClusterSource(client, sinks, stale_after_s=self.stale_after_s)

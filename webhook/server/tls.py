@@ -123,6 +123,12 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     # What the stream calls.
 
+    @property
+    def peer(self) -> str:
+        """The address at the other end of the connection; "" when the kernel cannot tell."""
+        name = None if self._raw is None else self._raw.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) else ""
+
     def enter(self, phase: Phase) -> None:
         """Say what the connection is doing from now on."""
         self._connections.move(self, phase)
@@ -136,9 +142,14 @@ class TlsConnection(asyncio.BufferedProtocol):
             view = view[self._session.write(view) :]
         self._flush()
 
-    def hold(self, is_held: bool) -> None:  # noqa: FBT001 - a switch, and its only argument
-        """Read nothing more for the time being, or go on."""
-        self.is_held = is_held
+    def hold(self) -> None:
+        """Read nothing more for the time being."""
+        self.is_held = True
+        self._read_or_not()
+
+    def release(self) -> None:
+        """Read on after `hold`."""
+        self.is_held = False
         self._read_or_not()
 
     def close(self) -> None:

@@ -65,6 +65,7 @@ class Bridge:
             "SCRIPT_NAME": "",
             "PATH_INFO": unquote_to_bytes(request.path).decode("latin-1"),
             "QUERY_STRING": request.query.decode("latin-1"),
+            "REMOTE_ADDR": request.peer,
             "SERVER_NAME": self._host,
             "SERVER_PORT": str(self._port),
             "SERVER_PROTOCOL": "HTTP/1.1",

@@ -1,0 +1,39 @@
+"""Biren: whole cards by count; HAMi books neither memory nor cores, so the count alone can be limited (weak spot D28).
+
+Source: devices.md 2.2 and 3.13, after HAMi pkg/device/biren/device.go. A count that HAMi wraps (D5) is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from webhook.devices.base import Card, ResourceNames
+from webhook.devices.family import WHOLE_CARD, Family
+from webhook.devices.registration import decode_json_cards
+
+if TYPE_CHECKING:
+    from webhook.api.node import Node
+    from webhook.devices.base import DeviceBackend
+    from webhook.devices.config import ConfigBlock
+
+_REGISTER_ANNOTATION = "hami.io/node-biren-register"
+
+
+class BirenBackend(Family):
+    """The Biren family."""
+
+    key = "Biren"
+    allocated_annotation = "hami.io/Biren-devices-allocated"
+    owned_annotations = ("hami.io/Biren-devices-allocated", "hami.io/Biren-devices-to-allocate")
+    uuid_annotations = ("birentech.com/use-gpuuuid", "birentech.com/nouse-gpuuuid")
+
+    @classmethod
+    def from_config(cls, config: ConfigBlock) -> tuple[DeviceBackend, ...]:
+        """Return the family as the `biren` block configures it, if it does."""
+        block = config.block("biren")
+        return (cls(ResourceNames(count=block.resource_name("resourceCountName"))),) if block is not None else ()
+
+    def cards(self, node: Node) -> tuple[Card, ...]:
+        """Return the cards in the node's registration; their cores are 100 whatever it says, as in HAMi."""
+        cards = decode_json_cards(_REGISTER_ANNOTATION, node.annotations.get(_REGISTER_ANNOTATION) or "null")
+        return tuple(card._replace(kind=card.kind._replace(cores=WHOLE_CARD)) for card in cards)
