@@ -1,4 +1,3 @@
-# ruff: noqa: INP001 - a script of its own
 """What `make bench` runs: the server CPU time and the latency of a review, beside an empty Flask route.
 
 Both servers run at the same time, each a process of its own over TLS on loopback, and take turns in short rounds, so

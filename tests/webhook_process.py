@@ -83,6 +83,7 @@ class Webhook:
 
     def stop(self, *, kill: bool = False) -> None:
         """End the process; after a kill of the parent, its worker notices within a second and follows."""
+        self._http.clear()  # or it would wait for us to say goodbye
         self._process.stop(kill=kill)
         eventually(lambda: not self._is_serving(), "end of the worker")
 

@@ -9,7 +9,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,19 +54,18 @@ def manifest_files(path: Path) -> list[Path]:
     Raises:
         DecodeError: Nothing is there, or a directory cannot be read.
     """
-    if not path.exists():
-        raise DecodeError(str(path), "no such file or directory")
-    return list(_manifests_below(path, frozenset())) if path.is_dir() else [path]
+    try:
+        if not path.exists():
+            raise DecodeError(str(path), "no such file or directory")
+        return list(_manifests_below(path, frozenset())) if path.is_dir() else [path]
+    except OSError as error:
+        raise _unreadable(Path(error.filename or path), error) from error
 
 
 def _manifests_below(directory: Path, inside: frozenset[Path]) -> Iterator[Path]:
     """Yield the manifests of a directory; a link to a directory that it is inside of is not followed."""
-    try:
-        inside |= {directory.resolve()}
-        entries = sorted(directory.iterdir())
-    except OSError as error:
-        raise DecodeError(str(directory), f"cannot be read: {error.strerror or error}") from error
-    for entry in entries:
+    inside |= {directory.resolve()}
+    for entry in sorted(directory.iterdir()):
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
@@ -74,6 +73,10 @@ def _manifests_below(directory: Path, inside: frozenset[Path]) -> Iterator[Path]
                 yield from _manifests_below(entry, inside)
         elif entry.suffix in _SUFFIXES:
             yield entry
+
+
+def _unreadable(path: Path, error: OSError) -> DecodeError:
+    return DecodeError(str(path), f"cannot be read: {error.strerror or error}")
 
 
 def read_documents(path: Path) -> list[Document]:
@@ -85,7 +88,7 @@ def read_documents(path: Path) -> list[Document]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise DecodeError(str(path), f"cannot be read: {error.strerror or error}") from error
+        raise _unreadable(path, error) from error
     except UnicodeDecodeError as error:
         raise DecodeError(_at(str(path), error.object, error.start), "is not UTF-8") from error
     return decode_documents(text, str(path))
@@ -147,7 +150,8 @@ def _at(origin: str, raw: bytes, position: int) -> str:
 def _as_json(content: Any, origin: str) -> Any:
     """Return a value of YAML as the value of JSON that Kubernetes makes of it."""
     try:
-        return json.loads(json.dumps(content, allow_nan=False))
+        # Binary values, sets and the like stand in no object that is read here.
+        return json.loads(json.dumps(content, allow_nan=False, default=str))
     except (TypeError, ValueError) as error:
         raise DecodeError(origin, f"has no JSON: {error}") from error
 
@@ -162,6 +166,8 @@ def _objects(origin: str, content: Any, kind_in_list: str) -> Iterator[Document]
     if not isinstance(content.get("metadata") or {}, dict):
         raise DecodeError(origin, "metadata must be a mapping")
     items = content.get("items")
+    if kind == "List" and not isinstance(items or [], list):
+        raise DecodeError(origin, "items must be a list")
     if kind == "List" or (kind.endswith("List") and isinstance(items, list)):
         for index, item in enumerate(items or ()):
             yield from _objects(f"{origin}: items[{index}]", item, kind.removesuffix("List"))
@@ -174,26 +180,27 @@ def _objects(origin: str, content: Any, kind_in_list: str) -> Iterator[Document]
 _TAG = "tag:yaml.org,2002:"
 
 
-def _resolvers(base: Any) -> dict[str, list[tuple[str, re.Pattern[str]]]]:
-    """Return what plain scalars mean: timestamps, `12:30` and `=` are texts to kubectl, and are not to PyYAML."""
-    return {
+# What is a timestamp, a number of seconds and a default value to YAML 1.1 is a text to kubectl.
+_TEXTS = frozenset({_TAG + "timestamp", _TAG + "value"})
+_NUMBERS = frozenset({_TAG + "int", _TAG + "float"})
+_NO_COLON = "(?!.*:)"
+
+
+def _loader(base: Any) -> Any:
+    """Return a loader of PyYAML's that takes plain scalars for what they are to kubectl."""
+    resolvers = {
         first: [
-            (
-                tag,
-                re.compile(f"(?!.*:)(?:{pattern.pattern})", re.VERBOSE)
-                if tag in {_TAG + "int", _TAG + "float"}
-                else pattern,
-            )
+            (tag, re.compile(f"{_NO_COLON}(?:{pattern.pattern})", re.VERBOSE) if tag in _NUMBERS else pattern)
             for tag, pattern in choices
-            if tag not in {_TAG + "timestamp", _TAG + "value"}
+            if tag not in _TEXTS
         ]
         for first, choices in base.yaml_implicit_resolvers.items()
     }
+    return type("_Loader", (base,), {"yaml_implicit_resolvers": resolvers})
 
 
-# libyaml's parser where PyYAML has it: ten times as fast.
-_BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_LOADER: Any = type("_Loader", (_BASE,), {"yaml_implicit_resolvers": _resolvers(_BASE)})
+# libyaml's parser, ten times as fast, where PyYAML has it.
+_LOADER = _loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 # A document may stand for this many values, or for this many times those that are written.
 _MOST_VALUES = 1_000_000
@@ -341,11 +348,7 @@ class StateDirectory:
         """
         with self._lock:
             for path in manifest_files(self._directory):
-                try:
-                    signature = _signature(path)
-                except OSError as error:
-                    raise DecodeError(str(path), f"cannot be read: {error.strerror or error}") from error
-                self._files[path] = _File(signature, read_state(path))
+                self._files[path] = _File(_signature(path), read_state(path))
             self._hand_over()
             self.has_synced = True
 
@@ -379,21 +382,18 @@ class StateDirectory:
     def _refresh(self, path: Path) -> None:
         known = self._files.get(path)
         held = known.objects if known else []
+        signature: _Signature = ()
         try:
             signature = _signature(path)
             if known is not None and known.signature == signature and not known.is_doubted:
                 return
-            try:
-                objects = read_state(path)
-            except DecodeError as error:
-                self._complain(path, f"{error}; what was read of it before still counts")
-                self._files[path] = _File(signature, held)
-                return
+            objects = read_state(path)
             if _signature(path) != signature:
                 # Written while it was read: the next look will tell.
                 return
-        except OSError:
-            # Gone since it was listed, or a link to nothing: the next look will tell.
+        except DecodeError as error:
+            self._complain(path, f"{error}; what was read of it before still counts")
+            self._files[path] = _File(signature, held)
             return
         self._complaints.pop(path, None)
         is_doubted = bool(held) and not objects and not (known and known.is_doubted)
@@ -412,8 +412,8 @@ class StateDirectory:
             texts = [_encoded(item.content) for identity, item in self._objects.items() if identity.kind == kind]
             digest = hashlib.sha256(b"\0".join(texts)).digest()
             if self._handed.get(kind) != digest:
-                self._handed[kind] = digest
                 self._replaced[kind](texts)
+                self._handed[kind] = digest
                 is_changed = True
         return is_changed
 
@@ -439,6 +439,9 @@ class StateDirectory:
 
 
 def _signature(path: Path) -> _Signature:
-    """Return what tells a changed file; the time of its change of inode, too, as copying may preserve that of content."""
-    state = path.stat()
+    """Return what tells a changed file; with the inode's own time, as copying may preserve that of the content."""
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from error
     return state.st_mtime_ns, state.st_ctime_ns, state.st_size, state.st_dev, state.st_ino

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, urlencode
@@ -42,6 +43,9 @@ RELOAD_INTERVAL_S = 5.0
 LONGEST_LINE = 32 << 20
 
 _DONE = frozenset({HTTPStatus.OK, HTTPStatus.CREATED})
+
+# Where kubelet puts it beside the token. Source: Kubernetes, "Accessing the Kubernetes API from a Pod".
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _PIECE = 1 << 20
 _LONGEST_ERROR_BODY = 16 << 10
@@ -338,6 +342,14 @@ def default_namespace(kubeconfig: str | None = None, context: str | None = None)
     if chosen is None:
         raise SettingsError(f"--context {context}: the kubeconfig has no such context")
     return str(chosen["context"].get("namespace") or "default")
+
+
+def pod_namespace() -> str:
+    """Return the namespace of the pod this process runs in, or `default` outside of one."""
+    try:
+        return _POD_NAMESPACE.read_text(encoding="utf-8").strip() or "default"
+    except OSError:
+        return "default"
 
 
 class LineStream:

@@ -333,7 +333,7 @@ def test_a_mode_decides_what_becomes_of_a_refusal(
     world: World,
     mode: str,
     subject: PodBuilder,
-    want_allowed: bool,  # noqa: FBT001
+    want_allowed: bool,
 ) -> None:
     world.ledger.set_mode_label("team-a", mode)
 

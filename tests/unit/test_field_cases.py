@@ -195,7 +195,7 @@ def test_r20_a_limit_of_0_blocks_until_it_is_deleted() -> None:
         ("limits.nvidia.com/gpumemory", True),
     ],
 )
-def test_r23_a_wrong_key_is_told_and_not_enforced(key: str, want_allowed: bool) -> None:  # noqa: FBT001
+def test_r23_a_wrong_key_is_told_and_not_enforced(key: str, want_allowed: bool) -> None:
     """The user writes the wrong key and believes a limit is in force."""
     world = World()
     quota = read_quota(quota_object("q", hard={key: "6000"}), world.rules.keys)

@@ -44,5 +44,5 @@ def test_a_label_that_is_no_mode_leaves_the_default(label: str | None, want: Mod
         ),
     ],
 )
-def test_hami_takes_a_pod_by_its_schedulers_name(policy: Policy, scheduler: str | None, want: bool) -> None:  # noqa: FBT001
+def test_hami_takes_a_pod_by_its_schedulers_name(policy: Policy, scheduler: str | None, want: bool) -> None:
     assert policy.is_hami_scheduled(scheduler) is want

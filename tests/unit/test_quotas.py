@@ -214,7 +214,7 @@ def affinity(where: str = "podAffinity", *, preferred: bool = False, **term: Any
         pytest.param("SomethingNew", PLAIN, False, id="a scope of a later Kubernetes"),
     ],
 )
-def test_a_scope_admits(scope: str, subject: PodBuilder, want: bool) -> None:  # noqa: FBT001
+def test_a_scope_admits(scope: str, subject: PodBuilder, want: bool) -> None:
     quota = Quota(name="q", limits={MEMORY: 1}, requirements=(ScopeRequirement(scope_name=scope),))
 
     assert quota.applies_to(scope_facts(subject.build())) is want
@@ -237,8 +237,8 @@ def test_a_scope_admits(scope: str, subject: PodBuilder, want: bool) -> None:  #
 def test_a_priority_class_is_selected(
     operator: str,
     values: list[str] | None,
-    want_batch: bool,  # noqa: FBT001
-    want_none: bool,  # noqa: FBT001
+    want_batch: bool,
+    want_none: bool,
 ) -> None:
     requirement = ScopeRequirement(scope_name="PriorityClass", operator=operator, values=values)
     quota = Quota(name="q", limits={MEMORY: 1}, requirements=(requirement,))

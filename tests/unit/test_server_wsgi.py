@@ -12,7 +12,9 @@ from webhook.server.wsgi import Bridge
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-REQUEST = Request("POST", b"/a%20b", b"x=1", [(b"content-type", b"text/plain"), (b"host", b"x")], b"body", 0.0, "192.0.2.7")
+REQUEST = Request(
+    "POST", b"/a%20b", b"x=1", [(b"content-type", b"text/plain"), (b"host", b"x")], b"body", 0.0, "192.0.2.7"
+)
 
 
 def call(application: Callable[..., Iterable[bytes]], request: Request = REQUEST) -> Any:

@@ -112,7 +112,7 @@ def test_a_sidecars_exit_0_gap_does_not_open_the_gate(world: World) -> None:
         pytest.param(pod().sidecar("s", mem=1).app("a"), True, id="sidecars alone: open at once"),
     ],
 )
-def test_the_gate_opens_when_every_init_container_has_ended_with_0(subject: PodBuilder, want: bool) -> None:  # noqa: FBT001
+def test_the_gate_opens_when_every_init_container_has_ended_with_0(subject: PodBuilder, want: bool) -> None:
     assert is_shrink_gate_open(subject.build()) is want
 
 

@@ -14,6 +14,8 @@ _COMMANDS = {
     "certs": "Issue a certificate authority and a serving certificate.",
     "manifests": "Print what has to be applied to a cluster.",
     "serve": "Run the admission webhook.",
+    "usage": "Show what is used of every quota, and by which pods.",
+    "verify": "Compare what a running webhook holds with a recount.",
 }
 
 

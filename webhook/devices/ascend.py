@@ -67,6 +67,8 @@ class AscendConfig:
     def read(cls, block: ConfigBlock) -> Self:
         """Return what an entry says; errors name line and key."""
         common_word = block.text("commonWord")
+        if not common_word and block.resource_name("resourceName"):
+            raise block.error("resourceName", "stands in an entry without a commonWord, which names its annotations")
         return cls(
             common_word=common_word,
             names=ResourceNames(
@@ -100,15 +102,21 @@ class AscendConfig:
 
 
 def ascend_backends(config: ConfigBlock) -> tuple[DeviceBackend, ...]:
-    """Return a family for each chip that `vnpus.configs` configures.
+    """Return a family for each chip that `vnpus.configs` configures with a count.
 
     HAMi has them only where its scheduler runs with `--enable-ascend`, which the file does not say; a pod that asks for
     a chip is charged all the same.
     """
     block = config.block("vnpus")
-    chips = [AscendConfig.read(entry) for entry in block.blocks("configs")] if block is not None else []
-    counts = frozenset(chip.names.count for chip in chips)
-    return tuple(AscendBackend(chip, counts) for chip in chips if chip.names.count)
+    chips: dict[str, AscendConfig] = {}
+    for entry in block.blocks("configs") if block is not None else ():
+        chip = AscendConfig.read(entry)
+        if chip.common_word in chips:
+            raise entry.error("commonWord", f"{chip.common_word} is the one of another entry, too")
+        if chip.names.count:
+            chips[chip.common_word] = chip
+    counts = frozenset(chip.names.count for chip in chips.values())
+    return tuple(AscendBackend(chip, counts) for chip in chips.values())
 
 
 class AscendBackend(Family):
@@ -123,13 +131,14 @@ class AscendBackend(Family):
         super().__init__(config.names)
         self._config = config
         self._counts = counts
+        self._most_units = min(config.largest or MAX_INT32, MAX_INT32 // config.names.memory_factor)
         self.key = config.common_word
         self.allocated_annotation = f"hami.io/{self.key}-devices-allocated"
+        # HAMi writes `predicate-time` too, as do other schedulers of Ascend cards: it is not guarded.
         self.owned_annotations = (
             self.allocated_annotation,
             f"hami.io/{self.key}-devices-to-allocate",
             f"huawei.com/{self.key}",
-            "predicate-time",
         )
         self.uuid_annotations = (f"hami.io/use-{self.key}-uuid", f"hami.io/no-use-{self.key}-uuid")
 
@@ -176,11 +185,13 @@ class AscendBackend(Family):
             return config.allocatable or None
         quantity = quantity_or_none(asked)
         amount = quantity.whole() if quantity is not None else None
-        if amount is None or amount < 0 or is_soft:
-            return None if amount is None or amount < 0 else amount
+        if amount is None or amount < 0:
+            return None
+        if is_soft:
+            return amount
         memory = config.trimmed(amount) if amount else 0
         if not memory:
-            return self._unusable_memory(container, asked, config.largest)
+            return self._unusable_memory(container, asked, self._most_units)
         if cards > 1 and config.largest and memory != config.allocatable:
             accepted = f"a whole card's {config.allocatable}, or no memory, beside {cards} cards"
             return self._unusable(container, names.memory, asked, accepted)
@@ -211,13 +222,11 @@ class AscendBackend(Family):
         """Return memory in MiB: at least 1 unit, and no more than may be asked at all."""
         if memory is None:
             return 0
-        config, factor = self._config, self.names.memory_factor
         quantity = quantity_or_none(memory)
         amount = quantity.whole() if quantity is not None else None
-        largest = min(config.largest or MAX_INT32, MAX_INT32 // factor)
-        if amount is None or not 1 <= amount <= largest:
-            return self._unusable_memory(container, memory, largest)
-        return amount * factor
+        if amount is None or not 1 <= amount <= self._most_units:
+            return self._unusable_memory(container, memory, self._most_units)
+        return amount * self.names.memory_factor
 
     def _unusable_memory(self, container: Container, memory: Any, largest: int) -> Unusable:
         factor = self.names.memory_factor

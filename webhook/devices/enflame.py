@@ -80,6 +80,7 @@ class EnflameDrsBackend(Family):
 
     key = "Enflame"
     allocated_annotation = "hami.io/enflame-vgpu-devices-allocated"
+    # HAMi writes `assigned-containers` too, a name without an owner that others may write: it is not guarded.
     owned_annotations = (
         "hami.io/enflame-vgpu-devices-allocated",
         "enflame.com/gcu-assigned",
@@ -88,7 +89,6 @@ class EnflameDrsBackend(Family):
         "enflame.com/gcu-assigned-id",
         "enflame.com/gcu-assigned-minor",
         "enflame.com/gcu-request-size",
-        "assigned-containers",
     )
     uuid_annotations = ("enflame.com/use-gpuuuid", "enflame.com/nouse-gpuuuid")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from webhook.api.pod import Container
 
-_SUFFIXES = ("", "k", "M", "G", "T", "P")
+_SUFFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def read_count(container: Container, resource: str, value: Any) -> int | Unusable:
@@ -49,12 +49,11 @@ def quantity_or_none(value: Any) -> Quantity | None:
 
 def canonical(amount: int) -> str:
     """Return an amount from 0 on as the API server writes it, such as `10k` for 10000."""
-    suffixes = iter(_SUFFIXES)
-    suffix = next(suffixes)
-    while amount and amount % 1000 == 0:
+    thousands = 0
+    while amount and amount % 1000 == 0 and thousands < len(_SUFFIXES) - 1:
         amount //= 1000
-        suffix = next(suffixes)
-    return f"{amount}{suffix}"
+        thousands += 1
+    return f"{amount}{_SUFFIXES[thousands]}"
 
 
 def rewritten(amounts: Mapping[str, Any], resource: str, amount: int) -> dict[str, str]:

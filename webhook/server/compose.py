@@ -9,11 +9,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from webhook.app import Probes, create_app
+import webhook
+from webhook.app import LedgerPage, Probes, create_app
 from webhook.informers.sweep import Sweep
 from webhook.ledger import QuotaLedger
 from webhook.metrics import Gauges, Metrics
+from webhook.reports.ledger_state import InformerState, encode_ledger_state, ledger_state
 from webhook.review import Reviewer
+from webhook.server import readers
 from webhook.server.sources import Origin, Sinks
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ class Service:
         self.reviewer = Reviewer(
             rules=rules, ledger=self.ledger, lookup=self.source, not_ready=self.source.not_ready, observer=metrics
         )
+        self._rules = rules
         self._metrics = metrics
         self._sweep = Sweep(self.ledger, self.source)
 
@@ -75,4 +79,22 @@ class Service:
                 not_live=self.source.not_live,
                 metrics=self._metrics.page,
             ),
+            LedgerPage(refusal=self._refusal, content=self._ledger_state),
         )
+
+    def _refusal(self, peer: str, authorization: str) -> str:
+        return readers.refusal(peer, authorization, self.source.not_a_reader)
+
+    def _ledger_state(self) -> bytes:
+        state = ledger_state(
+            self.ledger,
+            self._rules,
+            version=webhook.__version__,
+            now=time.monotonic(),
+            not_ready=self.source.not_ready(),
+            informers=[
+                InformerState(resource=item.resource, resource_version=item.resource_version)
+                for item in self.source.figures()
+            ],
+        )
+        return encode_ledger_state(state)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
 
 from webhook.api.node import decode_namespace, decode_node
 from webhook.api.pod import decode_pod
@@ -88,6 +89,7 @@ class ClusterSource:
         sinks: Who is told.
         stale_after_s: Age from which a view decides nothing. A silent watch is given up sooner, so that the list which
             follows it has a sixth of this time before the view is stale.
+        namespace: The only namespace whose quotas and pods are wanted; "" for all.
         clock: Monotonic seconds.
     """
 
@@ -96,6 +98,7 @@ class ClusterSource:
         client: KubeClient,
         sinks: Sinks,
         *,
+        namespace: str = "",
         stale_after_s: float = STALE_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -104,7 +107,12 @@ class ClusterSource:
         self._stale_after_s = stale_after_s
         self._clock = clock
 
-        def reflector(name: str, path: str, decode: Callable[..., Any], sink: Any) -> Reflector[Any]:
+        within = f"/api/v1/namespaces/{quote(namespace, safe='')}" if namespace else "/api/v1"
+        only = {"fieldSelector": f"metadata.name={namespace}"} if namespace else {}
+
+        def reflector(
+            name: str, path: str, decode: Callable[..., Any], sink: Any, params: Mapping[str, str] | None = None
+        ) -> Reflector[Any]:
             return Reflector(
                 name=name,
                 api_server=client,
@@ -112,16 +120,17 @@ class ClusterSource:
                 decode=decode,
                 version_of=lambda item: item.metadata.resource_version,
                 sink=sink,
+                params=params,
                 silence_s=SILENCE_S * stale_after_s / STALE_AFTER_S,
                 clock=clock,
             )
 
         # Namespaces and nodes first: modes and sizes should be known when the first pods are recorded.
         self._reflectors = (
-            reflector("namespaces", "/api/v1/namespaces", decode_namespace, sinks.namespaces),
+            reflector("namespaces", "/api/v1/namespaces", decode_namespace, sinks.namespaces, only),
             reflector("nodes", "/api/v1/nodes", decode_node, sinks.nodes),
-            reflector("resourcequotas", "/api/v1/resourcequotas", decode_resource_quota, sinks.quotas),
-            reflector("pods", "/api/v1/pods", decode_pod, sinks.pods),
+            reflector("resourcequotas", f"{within}/resourcequotas", decode_resource_quota, sinks.quotas),
+            reflector("pods", f"{within}/pods", decode_pod, sinks.pods),
         )
 
     def load(self) -> None:
@@ -269,12 +278,14 @@ class Origin:
 
     Attributes:
         stale_after_s: How long an API server may be silent until what it said decides nothing.
+        namespace: The only namespace whose quotas and pods are asked of an API server; "" for all.
     """
 
     state: Path | None = None
     kubeconfig: str | None = None
     context: str | None = None
     stale_after_s: float = STALE_AFTER_S
+    namespace: str = ""
 
     def open(self, sinks: Sinks) -> Source:
         """Return the source, not started.
@@ -291,4 +302,4 @@ class Origin:
 
         in_cluster = not (self.kubeconfig or self.context)
         client = KubeClient.in_cluster() if in_cluster else KubeClient.from_kubeconfig(self.kubeconfig, self.context)
-        return ClusterSource(client, sinks, stale_after_s=self.stale_after_s)
+        return ClusterSource(client, sinks, stale_after_s=self.stale_after_s, namespace=self.namespace)

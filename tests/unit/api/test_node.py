@@ -9,7 +9,7 @@ from webhook.errors import DecodeError
 
 
 def test_one_odd_part_of_a_node_that_nobody_reads_does_no_harm() -> None:
-    """A node with an image without names breaks typed clients (kubernetes-client/python #895)."""
+    """A node with an image without names breaks typed clients."""
     node = decode_node(
         b'{"metadata": {"name": "node-1", "annotations": {"hami.io/node-nvidia-register": "[]"}},'
         b' "status": {"images": [{"names": null, "sizeBytes": 1}], "capacity": {"nvidia.com/gpu": "8"}}}'

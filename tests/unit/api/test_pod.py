@@ -174,5 +174,5 @@ def test_a_pod_is_shown_by_name_or_prefix(metadata: dict, want: str) -> None:
     ("phase", "want"),
     [("Pending", False), ("Running", False), ("Unknown", False), ("Succeeded", True), ("Failed", True)],
 )
-def test_only_success_and_failure_end_a_pod(phase: str, want: bool) -> None:  # noqa: FBT001
+def test_only_success_and_failure_end_a_pod(phase: str, want: bool) -> None:
     assert pod("a").phase(phase).build().is_terminal is want

@@ -21,6 +21,7 @@ from webhook.devices.base import (
     Ineffective,
     Unusable,
 )
+from webhook.errors import DeviceConfigError
 
 COUNT, MEMORY, CORES = "huawei.com/Ascend910B2", "huawei.com/Ascend910B2-memory", "huawei.com/Ascend910B2-core"
 MODE = "huawei.com/vnpu-mode"
@@ -313,6 +314,10 @@ def test_d25_the_cores_of_a_template_are_charged_to_nobody() -> None:
 def test_an_entry_that_configures_no_sizes_rounds_nothing() -> None:
     backend = backend_of(memoryAllocatable=None, memoryCapacity=None, templates=None, memoryFactor=None)
 
+    refused = ask(backend, n=1, mem=0)
+    assert isinstance(refused, Unusable)
+    assert "from 1 to 2147483647" in refused.accepted
+
     assert ask(backend, n=1, mem=2000) == (1, 2000, None, 0)
     assert ask(backend, n=2, mem=2000) == (2, 2000, None, 0)
     assert ask(backend, n=1) == (1, 0, 100, 0)
@@ -343,6 +348,22 @@ def test_every_entry_with_a_count_is_a_family() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("configs", "want"),
+    [
+        pytest.param([chip(commonWord=None)], "stands in an entry without a commonWord", id="an entry without a name"),
+        pytest.param(
+            [chip(), chip(resourceName="a.b/c")],
+            "Ascend910B2 is the one of another entry, too",
+            id="two entries of one name",
+        ),
+    ],
+)
+def test_entries_that_cannot_be_told_apart_stop_the_start(configs: list[dict[str, Any]], want: str) -> None:
+    with pytest.raises(DeviceConfigError, match=want):
+        families({"vnpus": {"configs": configs}})
+
+
 def test_a_chip_has_annotations_and_cards_of_its_own() -> None:
     registered = [{"id": "A", "devmem": 65536, "devcore": 24, "type": "Ascend910B2"}]
     annotations = {"hami.io/use-Ascend910B2-uuid": "A", "hami.io/no-use-Ascend910B2-uuid": "B"}
@@ -353,7 +374,6 @@ def test_a_chip_has_annotations_and_cards_of_its_own() -> None:
         "hami.io/Ascend910B2-devices-allocated",
         "hami.io/Ascend910B2-devices-to-allocate",
         "huawei.com/Ascend910B2",
-        "predicate-time",
     )
     assert B2.constraint(annotations) == CardConstraint(use_uuids=frozenset({"A"}), avoid_uuids=frozenset({"B"}))
     assert B2.cards(node({"hami.io/node-register-Ascend910B2": json.dumps(registered)})) == (

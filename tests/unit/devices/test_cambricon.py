@@ -85,7 +85,7 @@ def test_an_amount_without_a_count_is_refused_all_the_same_when_it_cannot_be_use
 @pytest.mark.parametrize(
     ("limits", "want"), [({COUNT: "1"}, True), ({COUNT: "0"}, True), ({MEMORY: "1"}, False), ({}, False)]
 )
-def test_a_limit_on_the_count_makes_a_pod_hamis(limits: dict[str, str], want: bool) -> None:  # noqa: FBT001
+def test_a_limit_on_the_count_makes_a_pod_hamis(limits: dict[str, str], want: bool) -> None:
     assert defaults(BACKEND, limits) == Defaults(is_found=want)
 
 

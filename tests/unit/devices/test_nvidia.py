@@ -352,7 +352,7 @@ def test_a_pods_annotations_admit_kinds_of_cards(
     annotations: dict[str, str],
     model: str,
     mode: str,
-    want: bool,  # noqa: FBT001
+    want: bool,
 ) -> None:
     [backend] = backends()
 

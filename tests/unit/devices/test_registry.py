@@ -40,5 +40,5 @@ def test_managed_are_the_resources_a_quota_or_a_size_depends_on() -> None:
         pytest.param(pod().app("a", limits={COUNT: "0"}), True, id="a count of 0, which names it all the same"),
     ],
 )
-def test_a_pod_is_ours_when_a_container_names_a_managed_resource(subject: PodBuilder, want: bool) -> None:  # noqa: FBT001
+def test_a_pod_is_ours_when_a_container_names_a_managed_resource(subject: PodBuilder, want: bool) -> None:
     assert asks_for_managed(subject.build(), managed_resources(backends())) is want
