@@ -1,11 +1,12 @@
 """What `make bench` runs: the server CPU time and the latency of a review, beside an empty Flask route.
 
-Both servers run at the same time, each a process of its own over TLS on loopback, and take turns in short rounds, so
-that what else the machine does falls on both. CPU time is the kernel's account of the server's processes, threads that
+The servers run at the same time, each a process of its own over TLS on loopback, and take turns in short rounds, so
+that what else the machine does falls on all. CPU time is the kernel's account of the server's processes, threads that
 have ended included; compare the ratio, which travels between machines, rather than the figures, which do not.
 
     a   `@app.post("/validate") def validate(): return ""` under gunicorn's gthread worker with 4 threads
-    b   `hami-quota serve` over a generated state directory, or any other command (--ours-cmd)
+    b   `hami-quota serve` over a generated state directory that holds few pods, or any other command (--ours-cmd)
+    c   the same over one that holds many pods
 """
 
 from __future__ import annotations
@@ -462,6 +463,7 @@ def wait_until_ready(server: Server, trust: ssl.SSLContext, data: bytes) -> None
 class Cell:
     """The turns of both servers under one kind of load; turn i of one stands beside turn i of the other."""
 
+    shape: Shape
     requests: Sequence[bytes]
     in_flight: int
     turns: dict[str, list[Turn]]
@@ -480,25 +482,20 @@ class Cell:
         return f"| {' | '.join(cells)} |"
 
 
-def report(cells: Sequence[Cell], names: Sequence[str], pods: int, rounds: int) -> str:
-    """Return everything as a table."""
+def report(cells: Sequence[Cell], names: Sequence[str]) -> str:
+    """Return how the second server compares with the first, as a table."""
     titles = ["body", "in flight"]
     titles += [f"{name}, CPU us a review" for name in names]
     titles += ["ratio"]
     titles += [f"{name}, p50 / p99 us" for name in names]
-    lines = [
-        f"Medians of {rounds} paired rounds (least-most); keep-alive TLS on loopback; {pods} pods known.",
-        "",
-        f"| {' | '.join(titles)} |",
-        f"|{'---|' * len(titles)}",
-    ]
+    lines = [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}"]
     return "\n".join([*lines, *(cell.row(names) for cell in cells)])
 
 
 def measure(servers: Sequence[Server], trust: ssl.SSLContext, rounds: int, seconds: float) -> list[Cell]:
     """Let the servers take turns under every kind of load."""
     cells = [
-        Cell([request(body) for body in reviews(shape)], in_flight, {server.name: [] for server in servers})
+        Cell(shape, [request(body) for body in reviews(shape)], in_flight, {server.name: [] for server in servers})
         for shape, in_flight in itertools.product(SHAPES, IN_FLIGHT)
     ]
     for number in range(rounds):
@@ -516,7 +513,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="CPU time and latency of a review, beside an empty Flask route.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="of load in each turn")
-    parser.add_argument("--pods", type=int, default=1000, help="known to ours")
+    parser.add_argument("--pods", type=int, default=100, help="known to ours")
+    parser.add_argument("--many-pods", type=int, default=20_000, help="known to a second one of ours")
     parser.add_argument("--ours-cmd", default=OURS, help="with {port}, {certs} and {state} (default: %(default)s)")
     parser.add_argument("--baseline", nargs=2, metavar=("PORT", "CERTS"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -530,25 +528,28 @@ def main() -> None:
         os.sched_setaffinity(0, {cpus[0]})
     with tempfile.TemporaryDirectory(prefix="hami-quota-bench-") as folder, contextlib.ExitStack() as stack:
         directory = Path(folder)
-        certs, state = directory / "certs", directory / "state"
+        certs = directory / "certs"
         subprocess.run(  # noqa: S603 - our own command
             [BIN / "hami-quota", "certs", "--dir", certs, "--loopback"], check=True, stdout=subprocess.DEVNULL
         )
-        write_state(state, arguments.pods)
-        ports = free_port(), free_port()
-        commands = {
-            "empty Flask route": [sys.executable, __file__, "--baseline", str(ports[0]), str(certs)],
-            "ours": shlex.split(arguments.ours_cmd.format(port=ports[1], certs=certs, state=state)),
-        }
+        ports = [free_port() for _ in range(3)]
+        names = ["empty Flask route"] + [f"ours, {pods} pods known" for pods in (arguments.pods, arguments.many_pods)]
+        commands = [[sys.executable, __file__, "--baseline", str(ports[0]), str(certs)]]
+        for pods, port in zip((arguments.pods, arguments.many_pods), ports[1:], strict=True):
+            state = directory / f"state-{pods}"
+            write_state(state, pods)
+            commands.append(shlex.split(arguments.ours_cmd.format(port=port, certs=certs, state=state)))
         servers = [
             stack.enter_context(running(name, command, port, directory, server_cpu))
-            for (name, command), port in zip(commands.items(), ports, strict=True)
+            for name, command, port in zip(names, commands, ports, strict=True)
         ]
         trust = ssl.create_default_context(cafile=str(certs / "ca.crt"))
         for server in servers:
             wait_until_ready(server, trust, request(reviews(SHAPES[0])[0]))
         cells = measure(servers, trust, arguments.rounds, arguments.seconds)
-    sys.stdout.write(report(cells, list(commands), arguments.pods, arguments.rounds) + "\n")
+    heading = f"Medians of {arguments.rounds} paired rounds (least-most); keep-alive TLS on loopback."
+    middle = [cell for cell in cells if cell.shape is SHAPES[1]]
+    sys.stdout.write("\n\n".join([heading, report(cells, names[:2]), report(middle, names[1:])]) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,13 +14,15 @@ class FakeApiServer:
     """Answers each request with the next answer of the script for its kind; the last one is repeated.
 
     An answer is a function that is given the request's handler and its query. `lists` answers plain GETs and `watches`
-    those with `watch`; a script that is empty leaves watches open and silent. `accepted_tokens`, if set, makes it
-    answer 401 to any other.
+    those with `watch`; a script that is empty leaves watches open and silent. `posts` answers POSTs, whose bodies are
+    kept. `accepted_tokens`, if set, makes it answer 401 to any other.
     """
 
     def __init__(self, context: ssl.SSLContext | None = None):
         self.lists: list[Answer] = []
         self.watches: list[Answer] = []
+        self.posts: list[Answer] = []
+        self.bodies: list[dict] = []
         self.accepted_tokens: set[str] | None = None
         self.requests: list[tuple[str, dict]] = []  # (path, query)
         self.headers: list[dict] = []
@@ -31,6 +33,10 @@ class FakeApiServer:
             disable_nagle_algorithm = True
 
             def do_GET(self):
+                fake._answer(self)
+
+            def do_POST(self):
+                fake.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 fake._answer(self)
 
             def log_message(self, *args):
@@ -70,6 +76,7 @@ class FakeApiServer:
             status(401, "Unauthorized")(handler, query)
             return
         script = self.watches if "watch" in query else self.lists
+        script = self.posts if handler.command == "POST" else script
         if not script:
             silence()(handler, query)
             return

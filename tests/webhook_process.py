@@ -34,7 +34,7 @@ class Webhook:
 
     Args:
         plane: The control plane it serves.
-        directory: For its certificates, kubeconfig and log.
+        directory: For its certificates, kubeconfig and log; certificates that are there are taken.
         name: Of the configuration object, and the value of the namespaces' label.
         options: Further options of `hami-quota serve`.
         only_labelled: Whether it judges the namespaces of `namespace()` alone, and not every one.
@@ -58,7 +58,8 @@ class Webhook:
         self.port = free_port()
         self._certs = directory / "certs"
         self._options = options
-        subprocess.run([COMMAND, "certs", "--dir", self._certs, "--loopback"], check=True, capture_output=True)
+        if not self._certs.exists():
+            subprocess.run([COMMAND, "certs", "--dir", self._certs, "--loopback"], check=True, capture_output=True)
         self._process = self._new_process(directory)
         self._http = urllib3.PoolManager(ca_certs=str(self._certs / "ca.crt"), retries=False, timeout=10)
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from webhook.api.admission_review import AdmissionRequest
     from webhook.effective import Claim
 
-MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
-
 # Written by HAMi's scheduler when it places a pod, whatever the family. Source: accounting.md 10.
 _SCHEDULER_ANNOTATIONS = (
     "hami.io/vgpu-node",
@@ -147,6 +145,7 @@ class Candidate:
     """A request that has to be judged against a snapshot.
 
     Attributes:
+        is_mirror: Whether a kubelet shows a static pod that already runs; such pods are charged, never refused.
         pod: The pod after defaulting, or empty when it is refused.
         refused: INVALID or FORGED when a snapshot can only say in which mode; None otherwise.
         problems: Why; or HAMi's own reasons, which count only if the pod turns out to ask for devices.
@@ -170,8 +169,7 @@ def candidate(request: AdmissionRequest, rules: Rules) -> Candidate | Decision:
     The namespace is the request's; an object that names another has no say. The key is the pod's UID, which is final
     when validating webhooks are called; offline input may lack it, and the request's own then stands in.
     """
-    is_pod = request.resource.resource == "pods" and not request.resource.group
-    if not is_pod or request.sub_resource or request.operation != "CREATE":
+    if not request.creates_pod:
         return _NOT_OURS
     try:
         pod = decode_pod(request.object)
@@ -190,7 +188,7 @@ def _judged(request: AdmissionRequest, pod: Pod, rules: Rules) -> Candidate | De
     is_hami_scheduled = rules.policy.is_hami_scheduled(pod.spec.scheduler_name)
     if not is_hami_scheduled and rules.policy.hami_compat:
         return _NOT_OURS
-    is_mirror = _is_mirror(request, pod)
+    is_mirror = pod.is_mirror and request.is_from_kubelet
     ready = defaulted(pod, rules.backends)
     if isinstance(ready, Refusal):
         return replace(_refused(request, pod, Verdict.INVALID, ready.problems), is_mirror=is_mirror)
@@ -215,11 +213,6 @@ def _refused(request: AdmissionRequest, pod: Pod, verdict: Verdict | None, probl
         refused=verdict,
         problems=problems,
     )
-
-
-def _is_mirror(request: AdmissionRequest, pod: Pod) -> bool:
-    """Return whether a kubelet shows a static pod that already runs; such pods are charged, never refused."""
-    return MIRROR_ANNOTATION in pod.annotations and "system:nodes" in (request.user_info.groups or ())
 
 
 def decide(subject: Candidate, snapshot: QuotaSnapshot, rules: Rules) -> Decision:
@@ -274,7 +267,7 @@ def _compared(
         cautions=(
             *decision.cautions,
             *map(str, request.ineffective),
-            *_estimates(request),
+            *_estimates(request, uses, rules.keys),
             *(() if rules.policy.require_cores else unthrottled),
         ),
     )
@@ -328,14 +321,17 @@ def _unthrottled(request: PodRequest, uses: Sequence[QuotaUse]) -> tuple[str, ..
     )
 
 
-def _estimates(request: PodRequest) -> list[str]:
-    """Return what to say of figures that depend on the card."""
+def _estimates(request: PodRequest, uses: Sequence[QuotaUse], keys: Mapping[str, QuotaKey]) -> list[str]:
+    """Return what to say of figures that depend on the card, where a quota limits them."""
+    limited = {resource for use in uses for resource in use.quota.limits}
     said = []
     for item in request.sized:
-        if item.share is not None:
-            source = "the configured card size" if item.is_assumed else "the largest card it could get"
-            figures = f"{item.share.memory_mib} MiB and {item.share.cores_percent}% of the cores a card"
-            said.append(f"container {item.container}: sized by {source}: {figures}")
+        source = "the configured card size" if item.is_assumed else "the largest card it could get"
+        for resource, amount in item.per_card.items():
+            if resource in limited:
+                key = keys[resource]
+                figure = f"{key.in_own_unit(amount)} {key.unit} a card"
+                said.append(f"container {item.container}: {resource} is {figure}, by {source}")
     return said
 
 

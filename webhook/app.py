@@ -1,7 +1,7 @@
 """The HTTP face as a Flask application: reviews, probes, metrics, the ledger. The only module that imports Flask.
 
-The server's own front answers /validate without passing here, from the same `Reviewer`; what Flask serves there is the
-same answer, for other servers and for the test client.
+The server's own front answers /validate and /mutate without passing here, from the same `Reviewer` and `Mutator`; what
+Flask serves there is the same answer, for other servers and for the test client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException  # noqa: TC002 - Flask reads the annotation
 
-from webhook.review import Answer, Reviewer, failure
+from webhook.review import Answer, Mutator, Reviewer, failure
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 
@@ -48,12 +48,18 @@ class LedgerPage:
 
 
 def create_app(
-    reviewer: Reviewer, probes: Probes, ledger_page: LedgerPage | None = None, *, budget_s: float = 9.0
+    reviewer: Reviewer,
+    mutator: Mutator,
+    probes: Probes,
+    ledger_page: LedgerPage | None = None,
+    *,
+    budget_s: float = 9.0,
 ) -> Flask:
     """Return the application.
 
     Args:
-        reviewer: Who answers reviews.
+        reviewer: Who answers POST /validate.
+        mutator: Who answers POST /mutate.
         probes: What the probes say.
         ledger_page: What /debug/ledger serves; without it there is no such page.
         budget_s: Seconds for a review whose URL carries no timeout.
@@ -65,6 +71,10 @@ def create_app(
     def validate() -> Response:
         answer = reviewer.review(request.get_data(), deadline=time.monotonic() + budget_s, may_wait=True)
         return _response(answer or failure(503, "no decision"))
+
+    @app.post("/mutate")
+    def mutate() -> Response:
+        return _response(mutator.review(request.get_data(), deadline=time.monotonic() + budget_s, may_wait=True))
 
     @app.get("/healthz")
     def healthz() -> Response:

@@ -159,8 +159,6 @@ class Book:
 
     def _discard(self, claim: C, claims: dict[str, C]) -> None:
         del claims[claim.uid]
-        if claim.uid in self.records or claim.uid in self.reservations:
-            return
         seat = self._seats[_seat_of(claim)]
         seat.discard(claim.uid)
         if not seat:
@@ -172,7 +170,6 @@ class Book:
         terminating: Amounts[str] = {}
         for uid in uids:
             record = self.records.get(uid)
-            # A record wins over the reservation of the same pod: it is what the API server says.
             claim: _Claim = self.reservations[uid] if record is None else record
             if not quota.applies_to(claim.facts):
                 continue

@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from webhook.devices.registry import unasked
+
 if TYPE_CHECKING:
     from webhook.admission import Rules
 
 WEBHOOK_NAME = "quota.hami.io"
+MUTATING_WEBHOOK_NAME = "defaults.hami.io"
+
+VALIDATE_PATH = "/validate"
+_MUTATE_PATH = "/mutate"
 
 # Of the lists of names in a condition.
 _LINE_LENGTH = 100
@@ -33,12 +39,12 @@ class ServiceReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatingOptions:
-    """How the API server calls the webhook.
+    """How the API server calls the webhook; some of it goes for the mutating one, too.
 
     Attributes:
         name: Of the configuration object.
         service: Where it is called; its namespace is excluded from review.
-        url: Called in place of the Service when given.
+        url: Called in place of the Service when given; ends in `/validate`, and in `/mutate` for the mutating webhook.
         ca_bundle: The authority of the serving certificate, PEM; empty for one that an injector adds.
         excluded_namespaces: Namespaces that are never judged, besides kube-system and the webhook's own.
         timeout_s: How long the API server waits.
@@ -60,53 +66,96 @@ def validating_configuration(rules: Rules, options: ValidatingOptions) -> dict[s
     Only creations of pods that name a managed resource, or carry an annotation that HAMi owns, match; so an outage of
     the webhook touches no other pod. Its own namespace and kube-system are left out, so that it can always start.
     """
-    excluded = dict.fromkeys(("kube-system", options.service.namespace, *options.excluded_namespaces))
+    return _configuration(
+        "ValidatingWebhookConfiguration",
+        options,
+        {
+            **_called(options, WEBHOOK_NAME, VALIDATE_PATH),
+            "matchConditions": _match_conditions(f"""\
+{_names_one_of(rules.managed)}
+|| (has(object.metadata.annotations) && object.metadata.annotations.exists(name, name in [
+{_names(rules.owned_annotations)}
+  ]))
+"""),
+            "sideEffects": "NoneOnDryRun",
+            "timeoutSeconds": options.timeout_s,
+            "failurePolicy": options.failure_policy,
+            "admissionReviewVersions": ["v1"],
+        },
+    )
+
+
+def mutating_configuration(rules: Rules, options: ValidatingOptions) -> dict[str, Any]:
+    """Return the MutatingWebhookConfiguration, for clusters in which HAMi's own webhook does not run.
+
+    The same creations match, but for annotations, which defaulting does not look at; where the device configuration has
+    it change containers without cards (`overwriteEnv`), every pod does. A pod is created without its defaults while the
+    webhook is away: it is judged with them all the same. Called again when a later webhook changed the pod, since that
+    may have added a container.
+    """
+    entry = _called(options, MUTATING_WEBHOOK_NAME, _MUTATE_PATH)
+    if not unasked(rules.backends):
+        entry["matchConditions"] = _match_conditions(f"{_names_one_of(rules.managed)}\n")
+    return _configuration(
+        "MutatingWebhookConfiguration",
+        options,
+        {
+            **entry,
+            "sideEffects": "None",
+            "timeoutSeconds": options.timeout_s,
+            "failurePolicy": "Ignore",
+            "reinvocationPolicy": "IfNeeded",
+            "admissionReviewVersions": ["v1"],
+        },
+    )
+
+
+def _configuration(kind: str, options: ValidatingOptions, webhook: dict[str, Any]) -> dict[str, Any]:
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingWebhookConfiguration",
+        "kind": kind,
         "metadata": {"name": options.name, "labels": {"app.kubernetes.io/name": "hami-quota"}},
-        "webhooks": [
-            {
-                "name": WEBHOOK_NAME,
-                "clientConfig": _client_config(options),
-                "rules": [
-                    {
-                        "apiGroups": [""],
-                        "apiVersions": ["v1"],
-                        "operations": ["CREATE"],
-                        "resources": ["pods"],
-                        "scope": "Namespaced",
-                    }
-                ],
-                "matchPolicy": "Equivalent",
-                "namespaceSelector": {
-                    "matchExpressions": [
-                        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(excluded)}
-                    ]
-                },
-                "matchConditions": [
-                    {"name": "concerns-hami-devices", "expression": _concerns_us(rules)},
-                ],
-                "sideEffects": "NoneOnDryRun",
-                "timeoutSeconds": options.timeout_s,
-                "failurePolicy": options.failure_policy,
-                "admissionReviewVersions": ["v1"],
-            }
-        ],
+        "webhooks": [webhook],
     }
 
 
-def _client_config(options: ValidatingOptions) -> dict[str, Any]:
+def _called(options: ValidatingOptions, name: str, path: str) -> dict[str, Any]:
+    """Return what the entries of both configurations share: where we are called, and for which objects."""
+    excluded = dict.fromkeys(("kube-system", options.service.namespace, *options.excluded_namespaces))
+    return {
+        "name": name,
+        "clientConfig": _client_config(options, path),
+        "rules": [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE"],
+                "resources": ["pods"],
+                "scope": "Namespaced",
+            }
+        ],
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {
+            "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(excluded)}]
+        },
+    }
+
+
+def _match_conditions(expression: str) -> list[dict[str, str]]:
+    return [{"name": "concerns-hami-devices", "expression": expression}]
+
+
+def _client_config(options: ValidatingOptions, path: str) -> dict[str, Any]:
     config: dict[str, Any]
     if options.url:
-        config = {"url": options.url}
+        config = {"url": options.url if path == VALIDATE_PATH else options.url.removesuffix(VALIDATE_PATH) + path}
     else:
         service = options.service
         config = {
             "service": {
                 "name": service.name,
                 "namespace": service.namespace,
-                "path": "/validate",
+                "path": path,
                 "port": service.port,
             }
         }
@@ -115,8 +164,8 @@ def _client_config(options: ValidatingOptions) -> dict[str, Any]:
     return config
 
 
-def _concerns_us(rules: Rules) -> str:
-    """Return the CEL condition on a pod that is created; every field it reads may be absent.
+def _names_one_of(resources: Iterable[str]) -> str:
+    """Return the CEL condition that a pod names a resource; every field that it reads may be absent.
 
     `in` a list of constants is one look-up to the API server, however long the list: 1,000 containers of 30 resources
     stay within its cost limit for conditions, past which it would refuse the pod. Asking each name of every container
@@ -128,12 +177,8 @@ def _concerns_us(rules: Rules) -> str:
     has(c.resources.limits) ? c.resources.limits : {{}},
     has(c.resources.requests) ? c.resources.requests : {{}}
   ].exists(amounts, amounts.exists(name, name in [
-{_names(rules.managed)}
-  ])))
-|| (has(object.metadata.annotations) && object.metadata.annotations.exists(name, name in [
-{_names(rules.owned_annotations)}
-  ]))
-"""
+{_names(resources)}
+  ])))"""
 
 
 def _names(names: Iterable[str]) -> str:

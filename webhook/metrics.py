@@ -80,6 +80,15 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
+        self._mutations = Counter(
+            "hami_quota_mutations", "Reviews by the mutating webhook, by outcome.", ["outcome"], registry=self._registry
+        )
+        self._mutation_seconds = Histogram(
+            "hami_quota_mutation_seconds",
+            "Time from the whole request to the answer of the mutating webhook.",
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
         self._registry.register(_Snapshot(ledger, keys, gauges))
 
     def decided(self, decision: Decision, seconds: float) -> None:
@@ -92,6 +101,11 @@ class Metrics:
         """Count a review without a decision."""
         self._undecided.labels(reason).inc()
         self._seconds.observe(seconds)
+
+    def mutated(self, outcome: str, seconds: float) -> None:
+        """Count an answer of the mutating webhook."""
+        self._mutations.labels(outcome).inc()
+        self._mutation_seconds.observe(seconds)
 
     def page(self) -> tuple[bytes, str]:
         """Return the metrics in Prometheus' text form, with their content type."""

@@ -27,14 +27,14 @@ class SizedByCard:
     """Figures of one container that depend on the card it gets.
 
     Attributes:
-        resources: The resources that are charged by it.
-        share: What is charged for each card; None when no kind of card is known, and nothing is charged.
+        resources: The resources whose charge depends on it.
+        per_card: What is charged of each of them for one card; empty while no kind of card is known.
         is_assumed: Whether the size was configured, for want of a registered card.
     """
 
     container: str
     resources: tuple[str, ...]
-    share: Share | None
+    per_card: Mapping[str, int]
     is_assumed: bool = False
 
 
@@ -69,7 +69,7 @@ class PodRequest:
     @property
     def unsized(self) -> tuple[SizedByCard, ...]:
         """What no size is known for."""
-        return tuple(item for item in self.sized if item.share is None)
+        return tuple(item for item in self.sized if not item.per_card)
 
 
 def pod_request(
@@ -159,7 +159,13 @@ class _Walk:
             SizedByCard(
                 container=container.name,
                 resources=resources,
-                share=largest,
+                per_card={
+                    name: amount
+                    for name, amount in zip((names.memory, names.cores), largest, strict=True)
+                    if name in resources
+                }
+                if largest
+                else {},
                 is_assumed=assumed_mib is not None,
             )
         )

@@ -74,8 +74,8 @@ def quota_keys(backends: Sequence[DeviceBackend], *, count_quota: bool) -> dict[
         memory_unit = "MiB" if names.memory_factor == 1 else f"units of {names.memory_factor} MiB"
         for resource, factor, unit in (
             (names.memory, names.memory_factor, memory_unit),
-            (names.cores, 1, "percent of a card's cores"),
-            (names.count if count_quota else "", 1, "cards"),
+            (names.cores, 1, names.cores_unit),
+            (names.count if count_quota else "", 1, names.count_unit),
         ):
             if resource:
                 keys[resource] = QuotaKey(name=_PREFIX + resource, resource=resource, factor=factor, unit=unit)

@@ -18,9 +18,12 @@ import msgspec
 
 from webhook.admission import Candidate, Decision, Rules, candidate, decide
 from webhook.api.admission_review import AdmissionRequest, decode_review, encode_response
+from webhook.api.pod import decode_document
 from webhook.book import Reservation
-from webhook.errors import ApiServerError, ReviewError, Undecided
+from webhook.defaulting import Refusal
+from webhook.errors import ApiServerError, DecodeError, ReviewError, Undecided
 from webhook.ledger import QuotaLedger, QuotaSnapshot
+from webhook.mutation import Operation, mutation
 from webhook.reports import denial
 
 _log = logging.getLogger(__name__)
@@ -53,6 +56,13 @@ class ReviewObserver(Protocol):
 
     def undecided(self, reason: str, seconds: float) -> None:
         """Count a review without a decision; `reason` is one of few words."""
+
+
+class MutationObserver(Protocol):
+    """Who is told of every answer to /mutate, for the metrics."""
+
+    def mutated(self, outcome: str, seconds: float) -> None:
+        """Count an answer; `outcome` is `patched`, `unchanged`, `denied` or `unreadable`."""
 
 
 def failure(status: int, reason: str) -> Answer:
@@ -164,6 +174,54 @@ class Reviewer:
             forget_if_gone(self._ledger, self._lookup, namespace, item, timeout_s)
         except ApiServerError as error:
             raise Undecided(f"pods that were admitted and not seen cannot be looked up: {error}") from error
+
+
+class Mutator:
+    """Answers AdmissionReviews with HAMi's defaulting.
+
+    It reads nothing but the review: it answers before any list is in and reserves nothing, and a dry run is like any
+    other.
+
+    Args:
+        rules: The families and choices in force.
+        observer: Who is told of every answer.
+        clock: Seconds that only move forward.
+    """
+
+    def __init__(
+        self, rules: Rules, observer: MutationObserver, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._rules = rules
+        self._observer = observer
+        self._clock = clock
+
+    def review(self, body: bytes, *, deadline: float, may_wait: bool) -> Answer:  # noqa: ARG002 - it never waits
+        """Return the answer to the body of a POST to /mutate."""
+        started = self._clock()
+        try:
+            request = decode_review(body)
+        except ReviewError as error:
+            self._observer.mutated("unreadable", self._clock() - started)
+            return failure(400, str(error))
+        result = self._mutation(request)
+        if isinstance(result, Refusal):
+            outcome, message = "denied", "\n".join(result.problems)
+            answer = encode_response(request.uid, allowed=False, message=message)
+        else:
+            outcome = "patched" if result else "unchanged"
+            answer = encode_response(request.uid, allowed=True, patch=result)
+        self._observer.mutated(outcome, self._clock() - started)
+        return Answer(status=200, body=answer)
+
+    def _mutation(self, request: AdmissionRequest) -> list[Operation] | Refusal:
+        if not request.creates_pod:
+            return []
+        rules = self._rules
+        try:
+            document = decode_document(request.object)
+            return mutation(document, rules.backends, rules.policy, is_from_kubelet=request.is_from_kubelet)
+        except DecodeError as error:
+            return Refusal(problems=(str(error),))
 
 
 def forget_if_gone(ledger: QuotaLedger, lookup: PodLookup, namespace: str, item: Reservation, timeout_s: float) -> bool:

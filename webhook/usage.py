@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from webhook.allocation import devices_by_container
 from webhook.defaulting import Refusal, defaulted
 from webhook.devices.base import DeviceBackend
@@ -32,7 +34,7 @@ from webhook.quotas import ScopeFacts, scope_facts
 from webhook.resources import Amounts, add
 
 if TYPE_CHECKING:
-    from webhook.api.pod import Pod
+    from webhook.api.pod import Container, Pod
     from webhook.inventory import Inventory
 
 
@@ -154,13 +156,32 @@ def is_shrink_gate_open(pod: Pod) -> bool:
 
 def _own_request(pod: Pod, rules: UsageRules, inventory: Inventory) -> tuple[PodRequest | None, str]:
     """Return what the pod asks for by itself, and why it cannot be read if it cannot."""
+    request = _asked(pod, rules, inventory)
+    problem = ""
+    if isinstance(request, Refusal):
+        # A pod that got in all the same: HAMi gives the containers it can read their devices, so those count.
+        problem = "; ".join(request.problems)
+        usable = [
+            msgspec.structs.replace(container, resources=None)
+            if isinstance(_asked(_alone(pod, container), rules, inventory), Refusal)
+            else container
+            for container in pod.containers()
+        ]
+        request = _asked(pod.with_containers(usable), rules, inventory)
+    return (request if isinstance(request, PodRequest) and request.families else None), problem
+
+
+def _asked(pod: Pod, rules: UsageRules, inventory: Inventory) -> PodRequest | Refusal:
     ready = defaulted(pod, rules.backends)
     if isinstance(ready, Refusal):
-        return None, "; ".join(ready.problems)
-    request = pod_request(ready, rules.backends, inventory, rules.assumed_card_memory_mib)
-    if isinstance(request, Refusal):
-        return None, "; ".join(request.problems)
-    return (request if request.families else None), ""
+        return ready
+    return pod_request(ready, rules.backends, inventory, rules.assumed_card_memory_mib)
+
+
+def _alone(pod: Pod, container: Container) -> Pod:
+    """Return the pod with this one container, so that what is wrong with it can be told from what others have wrong."""
+    spec = msgspec.structs.replace(pod.spec, init_containers=None, containers=[container])
+    return msgspec.structs.replace(pod, spec=spec)
 
 
 def _requested(request: PodRequest | None, rules: UsageRules) -> Figure:

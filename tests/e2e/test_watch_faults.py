@@ -27,13 +27,13 @@ STALE_AFTER_S = 1.5
 class Rig:
     """One namespace of the control plane, and a webhook that sees it through a proxy."""
 
-    def __init__(self, plane: ControlPlane, directory: Path) -> None:
+    def __init__(self, plane: ControlPlane, shared: Path, directory: Path) -> None:
         self.plane = plane
         self.api = plane.admin
         self.namespace = plane.create_namespace()
         self.proxy = FaultProxy(plane.admin, directory)
         options = ("--stale-after", str(STALE_AFTER_S), "--drain", "0")
-        self.webhook = Webhook(plane, directory, "faults", options, kubeconfig=self.proxy.kubeconfig())
+        self.webhook = Webhook(plane, shared, "faults", options, kubeconfig=self.proxy.kubeconfig())
         self._pods = f"/api/v1/namespaces/{self.namespace}/pods"
         self._quotas = f"/api/v1/namespaces/{self.namespace}/resourcequotas"
 
@@ -145,9 +145,15 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the webhooks' certificates, which one after the other uses."""
+    return tmp_path_factory.mktemp("faulty-webhooks")
+
+
 @pytest.fixture
-def rig(plane: ControlPlane, tmp_path: Path) -> Iterator[Rig]:
-    rig = Rig(plane, tmp_path)
+def rig(plane: ControlPlane, shared: Path, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(plane, shared, tmp_path)
     with rig.proxy:
         try:
             yield rig

@@ -17,7 +17,7 @@ from webhook.errors import ApiServerError
 from webhook.ledger import QuotaLedger
 from webhook.policy import Policy
 from webhook.quotas import read_quota
-from webhook.review import Reviewer
+from webhook.review import Mutator, Reviewer
 
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
@@ -39,6 +39,7 @@ class Server:
         self.unready = ""
         self.decisions: list[Decision] = []
         self.undecided_reasons: list[str] = []
+        self.mutations: list[str] = []
         self.ledger = QuotaLedger(
             clock=lambda: self.now, lookup_after_s=self.rules.policy.lookup_after_s, mode=self.rules.policy.mode
         )
@@ -47,7 +48,8 @@ class Server:
         )
         probes = Probes(not_ready=lambda: self.unready, not_live=lambda: "", metrics=lambda: (b"x 1\n", "text/plain"))
         self.reviewer = reviewer
-        self.client: FlaskClient = create_app(reviewer, probes).test_client()
+        mutator = Mutator(self.rules, self)
+        self.client: FlaskClient = create_app(reviewer, mutator, probes).test_client()
 
     def pod_uid(self, namespace: str, name: str, timeout_s: float) -> str | None:
         assert timeout_s > 0
@@ -64,6 +66,10 @@ class Server:
         assert seconds >= 0
         self.undecided_reasons.append(reason)
 
+    def mutated(self, outcome: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.mutations.append(outcome)
+
     def quota(self, **hard: str) -> None:
         names = {"mem": "limits.nvidia.com/gpumem", "cores": "limits.nvidia.com/gpucores"}
         body = {
@@ -72,13 +78,13 @@ class Server:
         }
         self.ledger.set_quota("team-a", read_quota(decode_resource_quota(json.dumps(body).encode()), self.rules.keys))
 
-    def post(self, review: Any) -> tuple[int, dict[str, Any]]:
+    def post(self, review: Any, path: str = "/validate") -> tuple[int, dict[str, Any]]:
         body = review if isinstance(review, bytes) else json.dumps(review).encode()
-        answer = self.client.post("/validate?timeout=3s", data=body, content_type="application/json")
+        answer = self.client.post(f"{path}?timeout=3s", data=body, content_type="application/json")
         return answer.status_code, answer.get_json()
 
-    def judge(self, review: dict[str, Any]) -> dict[str, Any]:
-        status, body = self.post(review)
+    def judge(self, review: dict[str, Any], path: str = "/validate") -> dict[str, Any]:
+        status, body = self.post(review, path)
         assert status == 200, body
         assert (body["apiVersion"], body["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
         assert body["response"]["uid"] == review["request"]["uid"]

@@ -17,7 +17,7 @@ from fake_api_server import body, hang_up, kubeconfig, page, pod, running, silen
 
 from webhook import __version__
 from webhook.errors import ApiServerError, SettingsError
-from webhook.kube import LONGEST_LINE, RELOAD_INTERVAL_S, KubeClient, split_lines
+from webhook.kube import LONGEST_LINE, RELOAD_INTERVAL_S, KubeClient, default_namespace, pod_namespace, split_lines
 
 PODS = "/api/v1/pods"
 
@@ -594,3 +594,70 @@ def test_a_client_starts_no_threads(server, client):
             list(lines)
 
     assert threading.active_count() == before
+
+
+# Posts.
+
+
+def test_an_object_is_sent_and_the_answer_comes_back(server, client):
+    server.posts = [body(b'{"status": {}}', code=201)]
+    assert client.post("/apis/things", b'{"a": 1}') == b'{"status": {}}'
+    assert server.bodies == [{"a": 1}]
+    assert server.headers[0]["Content-Type"] == "application/json"
+
+
+def test_an_object_is_sent_once_when_the_connection_breaks(server, client):
+    server.posts = [hang_up()]
+    with pytest.raises(ApiServerError) as caught:
+        client.post("/apis/things", b"{}")
+    assert caught.value.status == 0
+    assert len(server.bodies) == 1
+
+
+def test_an_object_is_sent_again_with_renewed_credentials(server, client, tmp_path):
+    server.accepted_tokens = {"t2"}
+    kubeconfig(tmp_path, server.port, "t2")
+    server.posts = [body(b"{}", code=201)]
+    assert client.post("/apis/things", b"{}") == b"{}"
+    assert len(server.bodies) == 2
+
+
+def test_a_refused_object_is_an_error(server, client):
+    server.posts = [status(403, "Forbidden", "not you")]
+    with pytest.raises(ApiServerError, match="403 Forbidden: not you"):
+        client.post("/apis/things", b"{}")
+
+
+# Contexts.
+
+
+@pytest.mark.parametrize(
+    ("context", "want"),
+    [
+        pytest.param(None, "team-a", id="the current one"),
+        pytest.param("other", "default", id="one that names no namespace"),
+    ],
+)
+def test_the_namespace_of_a_context(tmp_path, context, want):
+    path = tmp_path / "config"
+    contexts = [
+        {"name": "main", "context": {"cluster": "c", "user": "u", "namespace": "team-a"}},
+        {"name": "other", "context": {"cluster": "c", "user": "u"}},
+    ]
+    others = {"clusters": [{"name": "c", "cluster": {}}], "users": [{"name": "u", "user": {}}]}
+    path.write_text(json.dumps({"current-context": "main", "contexts": contexts, **others}))
+    assert default_namespace(str(path), context) == want
+    with pytest.raises(SettingsError, match="no such context"):
+        default_namespace(str(path), "third")
+
+
+def test_the_namespace_of_a_kubeconfig_that_is_not_there(tmp_path):
+    with pytest.raises(SettingsError, match="no access"):
+        default_namespace(str(tmp_path / "none"))
+
+
+def test_the_namespace_of_the_pod_that_this_runs_in(tmp_path, monkeypatch):
+    monkeypatch.setattr("webhook.kube._POD_NAMESPACE", tmp_path / "namespace")
+    assert pod_namespace() == "default"
+    (tmp_path / "namespace").write_text("team-b\n")
+    assert pod_namespace() == "team-b"

@@ -42,7 +42,7 @@ def ask(reviewer: _Reviewer, request: Request, now: float = 100.0) -> tuple[Resp
     """Return the answer, and whether it was there at once."""
 
     async def scenario() -> tuple[Response, bool]:
-        front = Front(reviewer, Bridge(page, "127.0.0.1", 8443), lambda: now)
+        front = Front({b"/validate": reviewer}, Bridge(page, "127.0.0.1", 8443), lambda: now)
         try:
             answer = front.answer(request)
             if isinstance(answer, Response):
@@ -63,6 +63,22 @@ def test_a_review_is_answered_at_once_and_knows_its_deadline() -> None:
     response, at_once = ask(reviewer, review(received_at=90.0))
     assert (response.status, response.body, at_once) == (200, b"{}", True)
     assert reviewer.calls == [(92.0, False, True)]
+
+
+def test_each_path_has_a_reviewer_of_its_own() -> None:
+    judge, mutator = _Reviewer(), _Reviewer(lambda _: Answer(status=200, body=b"patched"))
+
+    async def scenario() -> Response | asyncio.Future[Response]:
+        front = Front({b"/validate": judge, b"/mutate": mutator}, Bridge(page, "127.0.0.1", 8443), lambda: 100.0)
+        try:
+            return front.answer(review(path=b"/mutate"))
+        finally:
+            front.close()
+
+    answer = asyncio.run(scenario())
+    assert isinstance(answer, Response)
+    assert answer.body == b"patched"
+    assert (len(judge.calls), len(mutator.calls)) == (0, 1)
 
 
 def test_a_review_that_has_to_wait_does_so_in_a_thread() -> None:
@@ -117,7 +133,7 @@ def test_what_is_taken_for_a_review(changes: dict[str, Any], want: int) -> None:
     assert bool(reviewer.calls) is (want == 200)
 
 
-@pytest.mark.parametrize("path", [b"/", b"/validate/", b"/%76alidate", b"/readyz", b"//validate"])
+@pytest.mark.parametrize("path", [b"/", b"/validate/", b"/%76alidate", b"/readyz", b"//validate", b"/mutate"])
 def test_every_other_path_is_the_applications(path: bytes) -> None:
     reviewer = _Reviewer()
     response, at_once = ask(reviewer, review(path=path))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import ALLOCATED, CORES, COUNT, MEMORY, PodBuilder, World, backends, pod
+from builders import ALLOCATED, CORES, COUNT, MEMORY, PodBuilder, World, backends, device_config, pod
 
+from webhook.devices.registry import load_backends
 from webhook.usage import PodRecord, Stage, is_shrink_gate_open, next_record
 
 # One sidecar, one init container, one app, all on one card: 2000, 20000 and 10000 MiB.
@@ -246,14 +247,30 @@ def test_a_sparse_annotation_is_laid_at_the_containers_that_ask() -> None:
         assert facts(World().see(given.statuses(prep=0))) == (Stage.SHRUNK, {MEMORY: 4000, COUNT: 1})
 
 
-def test_a_pod_that_asks_what_cannot_be_used_is_told_and_contributes_what_is_recorded(world: World) -> None:
-    subject = pod("a").app("server", mem="16Gi")
+@pytest.mark.parametrize("asks", [{"mem": "16Gi"}, {"pct": "16Gi"}])
+def test_a_pod_that_asks_what_cannot_be_used_is_told_and_contributes_what_is_recorded(
+    world: World, asks: dict[str, Any]
+) -> None:
+    subject = pod("a").app("server", **asks)
     record = world.see(subject)
     assert record is not None
     assert dict(record.charge) == {}
     assert "16Gi" in record.problem
 
     assert facts(world.see(subject.allocated("GPU-a,NVIDIA,16000,0:;"))) == (Stage.ALLOCATED, {MEMORY: 16000, COUNT: 1})
+
+
+def test_a_family_that_is_not_recorded_yet_counts_with_the_pods_own_request() -> None:
+    hygon = "hygon: {resourceCountName: hygon.com/dcunum, resourceMemoryName: hygon.com/dcumem}\n"
+    world = World(load_backends(device_config() + hygon))
+    other = {"hygon.com/dcunum": "1", "hygon.com/dcumem": "500"}
+    subject = pod("a").init("load", limits=other, mem=7).app("server", mem=4000)
+
+    record = world.see(subject.allocated("GPU-a,NVIDIA,8,0:;GPU-a,NVIDIA,4100,0:;"))
+
+    assert record is not None
+    assert dict(record.figure.peak) == {MEMORY: 4100, COUNT: 1, "hygon.com/dcunum": 1, "hygon.com/dcumem": 500}
+    assert dict(record.figure.steady) == {MEMORY: 4100, COUNT: 1}
 
 
 def test_an_estimate_keeps_the_pod_to_be_sized_anew_and_an_allocation_does_not(world: World) -> None:

@@ -9,6 +9,7 @@ Source: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admis
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -63,6 +64,17 @@ class AdmissionRequest(_Wire, frozen=True):
         """Return whether the request carries an object; a DELETE does not."""
         return bytes(self.object) != b"null"
 
+    @property
+    def is_from_kubelet(self) -> bool:
+        """Return whether a node's kubelet asks."""
+        return "system:nodes" in (self.user_info.groups or ())
+
+    @property
+    def creates_pod(self) -> bool:
+        """Return whether a pod is to be created; not so when something is done to one, or to a part of it."""
+        is_pod = self.resource.resource == "pods" and not self.resource.group
+        return is_pod and not self.sub_resource and self.operation == "CREATE"
+
 
 class _Review(_Wire, frozen=True):
     api_version: str = ""
@@ -94,18 +106,30 @@ def decode_review(body: bytes) -> AdmissionRequest:
     return review.request
 
 
-def encode_response(
+def encode_response(  # noqa: PLR0913 - the fields of an answer, by name
     uid: str,
     *,
     allowed: bool,
     message: str = "",
     warnings: Sequence[str] = (),
     audit_annotations: Mapping[str, str] | None = None,
+    patch: Sequence[Mapping[str, object]] = (),
 ) -> bytes:
-    """Return the AdmissionReview that answers request `uid`; a denial carries code 403 and reason Forbidden."""
+    """Return the AdmissionReview that answers request `uid`; a denial carries code 403 and reason Forbidden.
+
+    Args:
+        uid: Of the request.
+        allowed: Whether the operation may go on.
+        message: Why not.
+        warnings: What the user is told all the same.
+        audit_annotations: What the audit log keeps.
+        patch: Operations of RFC 6902 on the object; without any the answer has no patch.
+    """
     response: dict[str, Any] = {"uid": uid, "allowed": allowed}
     if not allowed:
         response["status"] = {"status": "Failure", "message": message, "reason": "Forbidden", "code": 403}
+    if patch:
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(_ENCODER.encode(patch)).decode("ascii")}
     if warnings:
         response["warnings"] = list(warnings)
     if audit_annotations:

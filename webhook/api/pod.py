@@ -112,6 +112,7 @@ class PodSpec(_Wire, frozen=True):
     init_containers: list[Container] | None = None
     node_name: str | None = None
     scheduler_name: str | None = None
+    runtime_class_name: str | None = None
     priority_class_name: str | None = None
     active_deadline_seconds: int | None = None
     affinity: Affinity | None = None
@@ -158,6 +159,8 @@ class PodMetadata(_Wire, frozen=True):
 
 _NO_STATUS = PodStatus()
 
+_MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+
 
 class Pod(_Wire, frozen=True):
     """A pod, as far as quota is concerned."""
@@ -187,6 +190,11 @@ class Pod(_Wire, frozen=True):
         return self.metadata.name or f"{self.metadata.generate_name or ''}*"
 
     @property
+    def is_mirror(self) -> bool:
+        """Return whether the pod says that it stands for a static pod, which only a kubelet knows."""
+        return _MIRROR_ANNOTATION in self.annotations
+
+    @property
     def is_terminal(self) -> bool:
         """Return whether the pod has ended for good."""
         return self.status.phase in ("Succeeded", "Failed")
@@ -201,6 +209,7 @@ class Pod(_Wire, frozen=True):
 
 
 _DECODER = msgspec.json.Decoder(Pod)
+_DOCUMENT = msgspec.json.Decoder(dict[str, Any])
 
 
 def _without_nulls(value: Any) -> Any:
@@ -221,6 +230,18 @@ def decode_pod(raw: bytes | msgspec.Raw) -> Pod:
     except msgspec.ValidationError:
         # Nulls are rare, and looking for them would cost every pod: so only once the plain reading has failed.
         return convert_pod(msgspec.json.decode(raw))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise DecodeError("object", str(error)) from error
+
+
+def decode_document(raw: bytes | msgspec.Raw) -> dict[str, Any]:
+    """Return an object as written, every field of it, for who changes it.
+
+    Raises:
+        DecodeError: The text is not an object.
+    """
+    try:
+        return _DOCUMENT.decode(raw)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise DecodeError("object", str(error)) from error
 

@@ -8,7 +8,14 @@ import click
 
 from webhook.admission import Rules
 from webhook.errors import SettingsError
-from webhook.install import ServiceReference, ValidatingOptions, to_yaml, validating_configuration
+from webhook.install import (
+    VALIDATE_PATH,
+    ServiceReference,
+    ValidatingOptions,
+    mutating_configuration,
+    to_yaml,
+    validating_configuration,
+)
 from webhook.policy import Policy
 
 
@@ -33,6 +40,7 @@ def command() -> None:
 @click.option("--exclude-namespace", multiple=True, metavar="NAME", help="Never judged either; repeatable.")
 @click.option("--timeout", type=click.IntRange(1, 30), default=3, show_default=True, help="Seconds to wait for us.")
 @click.option("--failure-policy", type=click.Choice(["Fail", "Ignore"]), default="Fail", show_default=True)
+@click.option("--mutating", is_flag=True, help="Also the MutatingWebhookConfiguration: HAMi's defaulting by us.")
 def webhook(  # noqa: PLR0913, PLR0917 - one parameter an option
     device_config: Path,
     name: str,
@@ -44,10 +52,13 @@ def webhook(  # noqa: PLR0913, PLR0917 - one parameter an option
     exclude_namespace: tuple[str, ...],
     timeout: int,
     failure_policy: str,
+    *,
+    mutating: bool,
 ) -> None:
     """Print the ValidatingWebhookConfiguration for a device configuration.
 
-    Its match conditions name the resources of the device configuration: print and apply it again whenever that changes.
+    --mutating is for clusters where HAMi's own webhook does not run; a failure of that webhook is always ignored. The
+    match conditions name the resources of the device configuration: print and apply it again whenever that changes.
     """
     options = ValidatingOptions(
         name=name,
@@ -59,7 +70,12 @@ def webhook(  # noqa: PLR0913, PLR0917 - one parameter an option
         failure_policy=failure_policy,
     )
     rules = Rules.from_config(_read(device_config, "--device-config").decode("utf-8", "replace"), Policy())
-    click.echo(to_yaml([validating_configuration(rules, options)]), nl=False)
+    configurations = [validating_configuration(rules, options)]
+    if mutating:
+        if url and not url.endswith(VALIDATE_PATH):
+            raise SettingsError(f"--url {url}: with --mutating it must end in {VALIDATE_PATH}")
+        configurations.append(mutating_configuration(rules, options))
+    click.echo(to_yaml(configurations), nl=False)
 
 
 def _read(path: Path, flag: str) -> bytes:

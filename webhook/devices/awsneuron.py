@@ -63,7 +63,10 @@ class AwsNeuronBackend(Family):
         if block is None:
             return ()
         names = ResourceNames(
-            count=block.resource_name("resourceCountName"), cores=block.resource_name("resourceCoreName")
+            count=block.resource_name("resourceCountName"),
+            cores=block.resource_name("resourceCoreName"),
+            count_unit="devices",
+            cores_unit="cores",
         )
         return (cls(names),)
 

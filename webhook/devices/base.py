@@ -105,12 +105,16 @@ class ResourceNames:
 
     Attributes:
         memory_factor: Accounting units (MiB) in one unit of the memory resource, at least 1.
+        count_unit: What the count counts, for people.
+        cores_unit: What the cores are counted in, for people.
     """
 
     count: str
     memory: str = ""
     cores: str = ""
     memory_factor: int = 1
+    count_unit: str = "cards"
+    cores_unit: str = "percent of a card's cores"
 
 
 class CardKind(NamedTuple):

@@ -42,6 +42,8 @@ class ConfigBlock:
             raise self._error(node, path, "must be a mapping of keys to values")
         for key_node, value_node in node.value:
             key = str(key_node.value)
+            if key_node.tag == _TAG + "merge":
+                raise self._error(key_node, self._at(key), "merge keys are not read: write the keys out")
             if key in self._values:
                 raise self._error(key_node, self._at(key), "is given twice")
             self._values[key] = value_node

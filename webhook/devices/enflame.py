@@ -46,6 +46,7 @@ def enflame_backends(config: ConfigBlock) -> tuple[DeviceBackend, ...]:
         count=count or "enflame.com/drs-gcu",
         memory=memory or "enflame.com/gcu-memory",
         cores=cores or "enflame.com/gcu-core",
+        count_unit="containers with slices",
     )
     return (GcuBackend(whole_count), EnflameDrsBackend(names))
 

@@ -6,6 +6,7 @@ cards divides evenly, so nothing of it is left uncounted (weak spot D26).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from webhook.devices.base import (
@@ -55,7 +56,10 @@ class MthreadsBackend(Family):
     def from_config(cls, config: ConfigBlock) -> tuple[DeviceBackend, ...]:
         """Return the family as the `mthreads` block configures it, if it does."""
         block = config.block("mthreads")
-        return (cls(read_names(block, memory_factor=_MEMORY_UNIT_MIB)),) if block is not None else ()
+        if block is None:
+            return ()
+        names = read_names(block, memory_factor=_MEMORY_UNIT_MIB)
+        return (cls(replace(names, cores_unit=f"cores, {_CARD_CORES} a card")),)
 
     def defaults(self, container: Container, pod: Pod) -> Defaults | Unusable:  # noqa: ARG002 - the protocol's
         """Return the memory and cores of whole cards, unless one card is asked for with memory of its own."""

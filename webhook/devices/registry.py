@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from webhook.api.pod import Container, Pod
 from webhook.devices.amd import AmdBackend
 from webhook.devices.ascend import ascend_backends
 from webhook.devices.awsneuron import AwsNeuronBackend
-from webhook.devices.base import DeviceBackend
+from webhook.devices.base import NO_DEFAULTS, DeviceBackend
 from webhook.devices.biren import BirenBackend
 from webhook.devices.cambricon import CambriconBackend
 from webhook.devices.config import ConfigBlock, read_config
@@ -25,10 +25,6 @@ from webhook.devices.mthreads import MthreadsBackend
 from webhook.devices.nvidia import NvidiaBackend
 from webhook.devices.vastai import VastaiBackend
 from webhook.errors import DeviceConfigError
-
-if TYPE_CHECKING:
-    from webhook.api.pod import Container, Pod
-
 
 # By block of the file, what builds the family's backends from the whole file: one family's block is a list, and one
 # family of HAMi is in force without its block.
@@ -108,6 +104,12 @@ def concerned(container: Container, backends: Sequence[DeviceBackend]) -> list[D
     if len(found) < 2:  # noqa: PLR2004 - one has no order
         return list(found.values())
     return [backend for backend in backends if id(backend) in found]
+
+
+@lru_cache(maxsize=16)
+def unasked(backends: tuple[DeviceBackend, ...]) -> tuple[DeviceBackend, ...]:
+    """Return the families that change containers which ask nothing of them: those configured to hide their cards."""
+    return tuple(backend for backend in backends if backend.defaults(Container(), Pod()) != NO_DEFAULTS)
 
 
 def asks_for_managed(pod: Pod, managed: frozenset[str]) -> bool:

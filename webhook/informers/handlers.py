@@ -116,7 +116,7 @@ class QuotaSink:
     def __init__(self, ledger: QuotaLedger, rules: Rules) -> None:
         self._ledger = ledger
         self._keys = rules.keys
-        self._unenforced = rules.managed - rules.keys.keys()
+        self._unenforced = {backend.names.count for backend in rules.backends} - rules.keys.keys()
         self._known: dict[tuple[str, str], Quota] = {}
 
     @property

@@ -87,8 +87,19 @@ def warnings(decision: Decision) -> list[str]:
     said = list(decision.cautions)
     said += [_passed_line(item) for item in decision.passed]
     if decision.is_refused and decision.is_allowed and decision.mode is Mode.WARN:
-        said += [f"hami-quota would refuse this pod: {line}" for line in denial(decision).splitlines()[:1]]
+        said += _would_be_refused(decision)
     return [_cut(line) for line in said]
+
+
+def _would_be_refused(decision: Decision) -> list[str]:
+    """Return a denial as warnings, one a figure: a warning is too short for the API server's shape of it."""
+    if decision.verdict is not Verdict.EXCEEDED:
+        return [f"would be refused: {line}" for line in denial(decision).splitlines()]
+    return [
+        f"would be refused: quota {item.quota}: {item.key.in_own_unit(item.used)} used + "
+        f"{item.key.in_own_unit(item.requested)} > {item.limit // item.key.factor} {item.key.name}"
+        for item in decision.exceeded
+    ]
 
 
 def _passed_line(item: Passed) -> str:

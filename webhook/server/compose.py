@@ -15,7 +15,7 @@ from webhook.informers.sweep import Sweep
 from webhook.ledger import QuotaLedger
 from webhook.metrics import Gauges, Metrics
 from webhook.reports.ledger_state import InformerState, encode_ledger_state, ledger_state
-from webhook.review import Reviewer
+from webhook.review import Mutator, Reviewer
 from webhook.server import readers
 from webhook.server.sources import Origin, Sinks
 
@@ -52,6 +52,7 @@ class Service:
         self.reviewer = Reviewer(
             rules=rules, ledger=self.ledger, lookup=self.source, not_ready=self.source.not_ready, observer=metrics
         )
+        self.mutator = Mutator(rules, metrics)
         self._rules = rules
         self._metrics = metrics
         self._sweep = Sweep(self.ledger, self.source)
@@ -74,6 +75,7 @@ class Service:
         """
         return create_app(
             self.reviewer,
+            self.mutator,
             Probes(
                 not_ready=lambda: draining() or self.source.not_ready(),
                 not_live=self.source.not_live,

@@ -1,9 +1,9 @@
 """Decides who answers a request, and by when.
 
-Reviews are answered in the event loop: a decision is a fraction of a millisecond of computing, and handing it to a
-thread and back costs as much again. A review that has to ask the API server first goes to a thread of a pool kept for
-that, so that those who wait never keep a probe or a scrape from being answered. Everything else is the Flask
-application, in threads.
+Reviews, whether to judge or to mutate, are answered in the event loop: a decision is a fraction of a millisecond of
+computing, and handing it to a thread and back costs as much again. A review that has to ask the API server first goes
+to a thread of a pool kept for that, so that those who wait never keep a probe or a scrape from being answered.
+Everything else is the Flask application, in threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 from urllib.parse import parse_qsl
@@ -56,7 +56,7 @@ _DURATION_PART = re.compile(rb"(\d+\.?\d*|\.\d+)(ns|us|\xc2\xb5s|\xce\xbcs|ms|s|
 
 
 class Reviewer(Protocol):
-    """Who answers reviews; see `review.Reviewer`."""
+    """Who answers reviews; see `review.Reviewer` and `review.Mutator`."""
 
     def review(self, body: bytes, *, deadline: float, may_wait: bool) -> Answer | None:
         """Return the answer; without `may_wait`, None says that it takes a thread that may wait."""
@@ -66,13 +66,15 @@ class Front:
     """Answers requests.
 
     Args:
-        reviewer: Who answers POST /validate.
+        reviewers: Who answers reviews, by the path to which they are posted.
         pages: Who answers everything else.
         clock: Seconds that only move forward; the reviewer's deadlines are on it.
     """
 
-    def __init__(self, reviewer: Reviewer, pages: Bridge, clock: Callable[[], float] = time.monotonic) -> None:
-        self._reviewer = reviewer
+    def __init__(
+        self, reviewers: Mapping[bytes, Reviewer], pages: Bridge, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._reviewers = reviewers
         self._pages = pages
         self._clock = clock
         self._waiting = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="review")
@@ -81,7 +83,8 @@ class Front:
 
     def answer(self, request: Request) -> Response | asyncio.Future[Response]:
         """Return the answer to a request, or a promise of it. Neither raises."""
-        if request.path != b"/validate":
+        reviewer = self._reviewers.get(request.path)
+        if reviewer is None:
             return self._loop.run_in_executor(self._paging, self._page, request)
         if request.method != "POST":
             return Response.of(failure(405, "reviews are sent by POST"), (b"allow", b"POST"))
@@ -89,28 +92,28 @@ class Front:
             return Response.of(failure(400, reason))
         deadline = request.received_at + budget_s(request.query)
         if len(request.body) <= _LARGE_BODY_BYTES:
-            response = self._review(request.body, deadline, may_wait=False)
+            response = self._review(reviewer, request.body, deadline, may_wait=False)
             if response is not None:
                 return response
-        return self._loop.run_in_executor(self._waiting, self._review_late, request.body, deadline)
+        return self._loop.run_in_executor(self._waiting, self._review_late, reviewer, request.body, deadline)
 
     def close(self) -> None:
         """Start nothing more. What has been started finishes, and is waited for when the process ends."""
         self._waiting.shutdown(wait=False, cancel_futures=True)
         self._paging.shutdown(wait=False, cancel_futures=True)
 
-    def _review(self, body: bytes, deadline: float, *, may_wait: bool) -> Response | None:
+    def _review(self, reviewer: Reviewer, body: bytes, deadline: float, *, may_wait: bool) -> Response | None:
         try:
-            answer = self._reviewer.review(body, deadline=deadline, may_wait=may_wait)
+            answer = reviewer.review(body, deadline=deadline, may_wait=may_wait)
         except Exception:  # noqa: BLE001 - whatever it is, the process goes on and failurePolicy decides this request
             _log.exception("a review failed")
             return Response.of(failure(500, "internal error"))
         return None if answer is None else Response.of(answer)
 
-    def _review_late(self, body: bytes, deadline: float) -> Response:
+    def _review_late(self, reviewer: Reviewer, body: bytes, deadline: float) -> Response:
         if self._clock() >= deadline:  # it has waited for a thread, and whoever asked has gone
             return Response.of(failure(503, "no time is left to decide within the API server's timeout"))
-        response = self._review(body, deadline, may_wait=True)
+        response = self._review(reviewer, body, deadline, may_wait=True)
         return response or Response.of(failure(503, "no decision"))
 
     def _page(self, request: Request) -> Response:

@@ -39,7 +39,12 @@ class Service(Protocol):
 
     @property
     def reviewer(self) -> Reviewer:
-        """Who answers reviews."""
+        """Who answers POST /validate."""
+        ...
+
+    @property
+    def mutator(self) -> Reviewer:
+        """Who answers POST /mutate."""
         ...
 
     def app(self, draining: Callable[[], str]) -> Application:
@@ -96,7 +101,11 @@ class Server:
         connections = Connections(_within_open_files(self._limits))
         self._follow_certificate()  # it may have been renewed since the parent process read it
         host, port = self._listening[0].getsockname()[:2]
-        front = Front(self._service.reviewer, Bridge(self._service.app(self._draining), host, port))
+        service = self._service
+        front = Front(
+            {b"/validate": service.reviewer, b"/mutate": service.mutator},
+            Bridge(service.app(self._draining), host, port),
+        )
         async with asyncio.TaskGroup() as group:
             beating = group.create_task(self._beat(connections))
             listeners = [self._listen(one, connections, front) for one in self._listening]

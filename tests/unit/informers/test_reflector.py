@@ -322,7 +322,12 @@ class World:
 
     def start(self, **options) -> None:
         """Start a reflector; options replace what is usual here."""
-        self.reflector = Reflector(
+        self.reflector = self.new(**options)
+        self.reflector.start()
+
+    def new(self, **options) -> Reflector[Pod]:
+        """Return a reflector that is not started."""
+        return Reflector(
             **{
                 "name": "pods",
                 "api_server": self.client,
@@ -336,7 +341,6 @@ class World:
                 **options,
             }
         )
-        self.reflector.start()
 
     def _sleep(self, seconds: float) -> None:
         self.timeline.sleep(seconds)
@@ -387,6 +391,48 @@ def test_a_list_then_a_watch_from_its_version(world):
         "timeoutSeconds": "450",
     }
     assert world.books.calls[-2:] == [("upserted", "p2"), ("progressed", "101")]
+
+
+def test_a_load_lists_every_page_once_and_watches_nothing(world):
+    world.server.lists = [page(100, pod("p1", 90, memory=4000), token="more"), page(100, pod("p2", 91, memory=2000))]
+
+    world.reflector = world.new()
+    world.reflector.load()
+
+    assert world.books.used == 6000
+    assert [query.get("continue") for query in world.server.queries(watch=False)] == [None, "more"]
+    assert world.server.queries(watch=True) == []
+    assert world.reflector.statistics().resource_version == "100"
+
+
+def test_a_load_whose_continue_token_expires_twice_takes_the_list_in_one_piece(world):
+    expired = status(410, "Expired")
+    first = page(100, pod("p1", 90), token="more")
+    world.server.lists = [first, expired, first, expired, page(101, pod("p1", 90, memory=7))]
+
+    world.reflector = world.new()
+    world.reflector.load()
+
+    assert world.books.used == 7
+    assert [query.get("limit") for query in world.server.queries(watch=False)] == ["500", "500", "500", "500", None]
+
+
+@pytest.mark.parametrize(
+    ("answer", "want"),
+    [
+        pytest.param(status(403, "Forbidden", "not you"), "403 Forbidden: not you", id="a refusal"),
+        pytest.param(status(410, "Expired"), "410 Expired", id="a list that never holds still"),
+        pytest.param(body(b"[]"), "pods: a list that is none", id="no list"),
+    ],
+)
+def test_a_load_that_fails_is_an_error(world, answer, want):
+    world.server.lists = [answer]
+    world.reflector = world.new()
+
+    with pytest.raises(ApiServerError, match=want):
+        world.reflector.load()
+
+    assert world.books.calls == []
 
 
 def test_ready_only_after_the_first_list_is_applied(world):
