@@ -49,7 +49,7 @@ class StubReviewer:
 class StubService:
     """A reviewer, a readiness probe, and a page that tells the worker's pid."""
 
-    reviewer = StubReviewer()
+    reviewer = mutator = StubReviewer()
 
     def app(self, draining: Callable[[], str]) -> Flask:
         """Return the two pages."""

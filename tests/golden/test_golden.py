@@ -19,11 +19,13 @@ COMMAND = Path(sys.executable).with_name("hami-quota")
 
 _CLUSTER = ("--state", "examples/cluster", "--device-config", "examples/device-config.yaml")
 
+README_CASE = ("usage", "-A", "--pods", *_CLUSTER)
+
 CASES = {
     "usage": ("usage", *_CLUSTER, "-A"),
     "usage-one-namespace": ("usage", *_CLUSTER, "-n", "team-a"),
     "usage-nothing": ("usage", *_CLUSTER, "-n", "nowhere"),
-    "usage-pods": ("usage", *_CLUSTER, "-A", "--pods"),
+    "usage-pods": README_CASE,
     "usage-wide": ("usage", *_CLUSTER, "-A", "-o", "wide"),
     "usage-wide-pods": ("usage", *_CLUSTER, "-A", "-o", "wide", "--pods"),
     "usage-json": ("usage", *_CLUSTER, "-A", "-o", "json"),
@@ -48,6 +50,11 @@ def test_a_command_prints_what_it_printed(name: str):
 
 def test_no_text_is_left_of_a_case_that_is_gone():
     assert {path.stem for path in HERE.glob("*.txt")} == set(CASES)
+
+
+def test_the_readme_shows_what_is_printed():
+    shown = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"```\n$ hami-quota {' '.join(README_CASE)}\n{printed('usage-pods')}```\n" in shown
 
 
 @pytest.mark.parametrize("name", ["usage", "usage-one-namespace", "usage-pods"])

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from property.strategies import allocations, pods, statuses
 from webhook.ledger import QuotaLedger
 from webhook.policy import Mode
+from webhook.reports.usage import namespace_use
 from webhook.usage import next_record
 
 NAMES = ("a", "b", "c")
@@ -159,6 +160,18 @@ class LedgerMachine(RuleBasedStateMachine):
             for use in self.world.ledger.snapshot("team-a", "new", name).uses:
                 whole = {r: use.used.get(r, 0) + use.seat.get(r, 0) for r in (*use.used, *use.seat)}
                 assert {r: amount for r, amount in whole.items() if amount} == totals[use.quota.name]
+
+    @invariant()
+    def what_is_shown_as_used_is_what_is_held(self) -> None:
+        """Split by what holds it, use adds up to the total; what is terminating is the ledger's."""
+        ledger = self.world.ledger
+        use = namespace_use(ledger.view("team-a"), self.world.rules.keys, {MEMORY})
+        if ledger.quotas("team-a"):
+            totals = held(ledger)
+            terminating = {item.quota.name: item.terminating for item in ledger.snapshot("team-a").uses}
+            for row in use.keys:
+                assert row.used == totals[row.quota].get(row.key.resource, 0)
+                assert row.terminating == terminating[row.quota].get(row.key.resource, 0)
 
     @invariant()
     def no_pod_is_both_reserved_and_recorded(self) -> None:

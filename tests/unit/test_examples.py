@@ -16,11 +16,12 @@ from webhook.api.node import decode_namespace, decode_node
 from webhook.api.pod import Pod, convert_pod, decode_pod
 from webhook.api.resource_quota import decode_resource_quota
 from webhook.effective import effective
-from webhook.files import StateDirectory, manifest_files, read_documents
+from webhook.files import manifest_files, read_documents
 from webhook.ledger import QuotaLedger
 from webhook.policy import MODE_LABEL, Mode, Policy
 from webhook.quotas import read_quota
 from webhook.reports.denial import denial, warnings
+from webhook.state_directory import StateDirectory
 from webhook.usage import PodRecord, Stage, UsageRules, next_record
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from webhook import files
+from webhook import files, state_directory
 from webhook.errors import DecodeError
-from webhook.files import StateDirectory, decode_documents, manifest_files, read_documents
+from webhook.files import decode_documents, manifest_files, read_documents
+from webhook.state_directory import StateDirectory
 
 KINDS = ("Namespace", "Node", "ResourceQuota", "Pod")
 
@@ -478,13 +479,13 @@ def test_a_broken_file_is_not_read_again_until_it_changes(state: State, monkeypa
     state.load()
     write(state.path / "a.yaml", "kind: [\n")
     reads: list[Path] = []
-    read = files.read_state
+    read = state_directory.read_state
 
     def counted(path: Path) -> Any:
         reads.append(path)
         return read(path)
 
-    monkeypatch.setattr(files, "read_state", counted)
+    monkeypatch.setattr(state_directory, "read_state", counted)
     for _ in range(3):
         assert state.poll() == []
     assert len(reads) == 1
@@ -520,7 +521,7 @@ def test_a_file_written_while_it_is_read_is_read_again(state: State, monkeypatch
     path = write(state.path / "a.yaml", quota(8000))
     state.load()
     write(path, quota(1))
-    read = files.read_state
+    read = state_directory.read_state
 
     def overtaken(read_path: Path) -> Any:
         found = read(read_path)
@@ -528,7 +529,7 @@ def test_a_file_written_while_it_is_read_is_read_again(state: State, monkeypatch
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(files, "read_state", overtaken)
+        patched.setattr(state_directory, "read_state", overtaken)
         assert state.poll() == []
     assert state.limits() == {"gpu-cap": 8000}
     assert state.poll() == ["ResourceQuota"]

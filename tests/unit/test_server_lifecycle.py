@@ -39,7 +39,7 @@ class _Service:
     """What is served: allows everything."""
 
     def __init__(self) -> None:
-        self.reviewer = _Reviewer()
+        self.reviewer = self.mutator = _Reviewer()
         self.is_stopped = False
 
     def app(self, draining: Callable[[], str]) -> Callable[..., Iterable[bytes]]:

@@ -24,6 +24,10 @@ class _RawTransport:
         self.is_reading = True
         self.end = ""
         self.is_reset = False
+        self.peer: object = ("192.0.2.7", 50000)
+
+    def get_extra_info(self, name: str) -> object:
+        return {"peername": self.peer}[name]
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -140,6 +144,22 @@ def test_bytes_go_both_ways(pair: _Pair) -> None:
     assert stream.heard == b"question"
     pair.server.send(b"answer")
     assert pair.read() == b"answer"
+
+
+@pytest.mark.parametrize(
+    ("peer", "want"),
+    [
+        pytest.param(("192.0.2.7", 50000), "192.0.2.7", id="IPv4"),
+        pytest.param(("2001:db8::7", 50000, 0, 0), "2001:db8::7", id="IPv6"),
+        pytest.param(None, "", id="one that had gone before it was asked for"),
+        pytest.param("", "", id="a Unix socket, which has no addresses"),
+    ],
+)
+def test_the_peer_is_who_the_kernel_says_it_is(pair: _Pair, peer: object, want: str) -> None:
+    pair.raw.peer = peer
+    assert pair.server.peer == want
+    pair.server.connection_lost(None)
+    assert pair.server.peer == ""
 
 
 @pytest.mark.parametrize("piece", [1, 100, 16_000])

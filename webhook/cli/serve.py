@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from webhook.errors import SettingsError
-from webhook.files import manifest_files, read_documents
+from webhook.files import manifest_files
 from webhook.policy import Mode, Policy
 from webhook.settings import read_address, read_card_sizes, read_percentages, read_rules
+from webhook.state_directory import read_state
 
 if TYPE_CHECKING:
     from webhook.server.compose import Service
@@ -141,7 +142,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if state is not None:
         # A broken file should end the start here, and not the worker again and again.
         for path in manifest_files(state):
-            read_documents(path)
+            read_state(path)
     origin = Origin(state=state, kubeconfig=kubeconfig, context=context, stale_after_s=stale_after)
     try:
         certificate = CertificateSource(certificates / "tls.crt", certificates / "tls.key")

@@ -29,6 +29,7 @@ from webhook.devices.base import (
     read_whole,
 )
 from webhook.devices.config import ConfigBlock
+from webhook.devices.reading import quantity_or_none
 from webhook.devices.registration import decode_comma_cards, decode_json_cards
 from webhook.errors import DecodeError
 
@@ -161,11 +162,13 @@ class NvidiaBackend:
         """Return the variables that HAMi's libraries read; only where they mean something (HAMi: everywhere, D11)."""
         config = self._config
         if not is_found:
-            return (("NVIDIA_VISIBLE_DEVICES", "none"),) if config.overwrite_env else ()
+            # A count in requests alone is found the first time, by the cores it lacks, and not the second.
+            has_cards = container.look(config.count_name) is not None
+            return (("NVIDIA_VISIBLE_DEVICES", "none"),) if config.overwrite_env and not has_cards else ()
         env = []
-        priority = container.limits.get(config.priority_name) if config.priority_name else None
+        priority = quantity_or_none(container.limits.get(config.priority_name)) if config.priority_name else None
         if priority is not None:
-            env.append(("CUDA_TASK_PRIORITY", str(parse_quantity(priority).rounded_up())))
+            env.append(("CUDA_TASK_PRIORITY", str(priority.rounded_up())))
         if config.core_policy not in ("", "default"):
             env.append(("GPU_CORE_UTILIZATION_POLICY", config.core_policy))
         return tuple(env)

@@ -118,6 +118,7 @@ class QuotaSink:
         self._keys = rules.keys
         self._unenforced = {backend.names.count for backend in rules.backends} - rules.keys.keys()
         self._known: dict[tuple[str, str], Quota] = {}
+        self._said: dict[tuple[str, str], list[str]] = {}
 
     @property
     def unreadable(self) -> int:
@@ -145,9 +146,11 @@ class QuotaSink:
             self._ledger.set_quota(namespace, quota)
         elif before is not None and before.limits:
             self._ledger.drop_quota(namespace, name)
-        for said in [*quota.suspicions, *self._doubled(namespace, quota)]:
-            if before is None or said not in before.suspicions:
-                _log.warning("resourcequota %s/%s: %s", namespace, name, said)
+        remarks = [*quota.suspicions, *self._doubled(namespace, quota)]
+        for remark in remarks:
+            if remark not in self._said.get((namespace, name), ()):
+                _log.warning("resourcequota %s/%s: %s", namespace, name, remark)
+        self._said[namespace, name] = remarks
 
     def deleted(self, ref: ObjectRef) -> None:
         """Drop a quota that is gone."""
@@ -160,6 +163,7 @@ class QuotaSink:
         """Need no watermark."""
 
     def _drop(self, namespace: str, name: str) -> None:
+        self._said.pop((namespace, name), None)
         quota = self._known.pop((namespace, name), None)
         if quota is not None and quota.limits:
             self._ledger.drop_quota(namespace, name)
@@ -187,8 +191,8 @@ class NodeSink:
         """Set what is there and drop what is not; a node that cannot be read keeps its cards."""
         before = self._ledger.inventory
         there = {item.metadata.name for item in items}.union(ref.name for ref in odd)
-        for name in set(self._ledger.nodes()) - there:
-            self._ledger.set_node(name, {})
+        for name in {*self._ledger.nodes(), *self._complaints} - there:
+            self._drop(name)
         for item in items:
             self._set(item)
         self._resize(before)
@@ -202,8 +206,7 @@ class NodeSink:
     def deleted(self, ref: ObjectRef) -> None:
         """Drop the cards of a node that is gone; the sizes stay known."""
         before = self._ledger.inventory
-        self._complaints.pop(ref.name, None)
-        self._ledger.set_node(ref.name, {})
+        self._drop(ref.name)
         self._resize(before)
 
     def undecodable(self, ref: ObjectRef) -> None:
@@ -211,6 +214,10 @@ class NodeSink:
 
     def progressed(self, resource_version: str) -> None:
         """Need no watermark."""
+
+    def _drop(self, name: str) -> None:
+        self._complaints.pop(name, None)
+        self._ledger.set_node(name, {})
 
     def _resize(self, before: Inventory) -> None:
         if self._ledger.inventory is not before:
