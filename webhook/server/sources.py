@@ -14,6 +14,7 @@ from urllib.parse import quote
 from webhook.api.node import decode_namespace, decode_node
 from webhook.api.pod import decode_pod
 from webhook.api.resource_quota import decode_resource_quota
+from webhook.errors import SettingsError
 from webhook.informers.handlers import NamespaceSink, NodeSink, PodSink, QuotaSink
 from webhook.informers.reflector import SILENCE_S, Reflector
 from webhook.metrics import InformerFigures
@@ -259,3 +260,36 @@ class StateSource:
 def _handing(decode: Callable[[bytes], Any], sink: Any) -> Callable[[list[bytes]], None]:
     """Return what decodes a kind's objects, which the directory has checked, and hands them to its sink."""
     return lambda texts: sink.replaced(list(map(decode, texts)), "", ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where the cluster's objects come from: a directory, a kubeconfig, or else the cluster the process runs in.
+
+    Attributes:
+        stale_after_s: How long an API server may be silent until what it said decides nothing.
+        namespace: The only namespace whose quotas and pods are asked of an API server; "" for all.
+    """
+
+    state: Path | None = None
+    kubeconfig: str | None = None
+    context: str | None = None
+    stale_after_s: float = STALE_AFTER_S
+    namespace: str = ""
+
+    def open(self, sinks: Sinks) -> Source:
+        """Return the source, not started.
+
+        Raises:
+            SettingsError: There is no access to a cluster, or two origins are given.
+        """
+        if self.state is not None:
+            if self.kubeconfig or self.context:
+                raise SettingsError("--state and --kubeconfig exclude each other")
+            return StateSource(self.state, sinks)
+        # The client library takes a third of a second to import; a state directory needs none of it.
+        from webhook.kube import KubeClient  # noqa: PLC0415
+
+        in_cluster = not (self.kubeconfig or self.context)
+        client = KubeClient.in_cluster() if in_cluster else KubeClient.from_kubeconfig(self.kubeconfig, self.context)
+        return ClusterSource(client, sinks, stale_after_s=self.stale_after_s, namespace=self.namespace)
