@@ -38,6 +38,7 @@ class Webhook:
         name: Of the configuration object, and the value of the namespaces' label.
         options: Further options of `hami-quota serve`.
         only_labelled: Whether it judges the namespaces of `namespace()` alone, and not every one.
+        trusted_users: Who may write what HAMi owns; updates by others are refused then.
         kubeconfig: How it reaches the API server; by default as the control plane's administrator.
     """
 
@@ -49,15 +50,17 @@ class Webhook:
         options: tuple[str, ...] = (),
         *,
         only_labelled: bool = True,
+        trusted_users: tuple[str, ...] = (),
         kubeconfig: str = "",
     ) -> None:
+        self._trusted = tuple(part for user in trusted_users for part in ("--trusted-user", user))
         self._only_labelled = only_labelled
         self._kubeconfig = kubeconfig or plane.admin.kubeconfig()
         self.plane = plane
         self.name = name
         self.port = free_port()
         self._certs = directory / "certs"
-        self._options = options
+        self._options = (*options, *self._trusted, *(("--enforce-updates",) if trusted_users else ()))
         if not self._certs.exists():
             subprocess.run([COMMAND, "certs", "--dir", self._certs, "--loopback"], check=True, capture_output=True)
         self._process = self._new_process(directory)
@@ -76,7 +79,7 @@ class Webhook:
     def start(self) -> None:
         """Start the process and wait until it is ready."""
         self.launch()
-        eventually(self.is_ready, f"ready webhook\n{self._process.log_tail()}", timeout_s=30)
+        eventually(self._is_ready_or_ended, "ready webhook", timeout_s=30)
 
     def launch(self) -> None:
         """Start the process."""
@@ -103,6 +106,7 @@ class Webhook:
                 f"https://127.0.0.1:{self.port}/validate",
                 "--ca-bundle",
                 self._certs / "ca.crt",
+                *self._trusted,
             ],
             check=True,
             capture_output=True,
@@ -123,6 +127,10 @@ class Webhook:
     def is_ready(self) -> bool:
         """Return whether /readyz says so."""
         return self.readiness()[0] == 200
+
+    def _is_ready_or_ended(self) -> bool:
+        self._process.require_running()
+        return self.is_ready()
 
     def readiness(self) -> tuple[int, str]:
         """Return status and text of /readyz; 0 while nobody listens."""

@@ -89,6 +89,7 @@ class Decision:
         cautions: What the user should know of an admitted pod.
         reservation: What the ledger sets aside.
         unseen: Earlier admissions that count in this refusal and are old enough to be looked up first.
+        is_lenient: Whether a forged update is only warned about.
     """
 
     verdict: Verdict
@@ -105,6 +106,7 @@ class Decision:
     cautions: tuple[str, ...] = ()
     reservation: Reservation | None = None
     unseen: tuple[Reservation, ...] = ()
+    is_lenient: bool = False
 
     @property
     def is_refused(self) -> bool:
@@ -115,7 +117,7 @@ class Decision:
     def is_allowed(self) -> bool:
         """Whether the pod may be created: forged usage is refused in every mode but `off`, the rest in `enforce`."""
         if self.verdict is Verdict.FORGED:
-            return self.mode is Mode.OFF
+            return self.mode is Mode.OFF or self.is_lenient
         return not self.is_refused or self.mode is not Mode.ENFORCE
 
 
@@ -135,6 +137,7 @@ class Rules:
         self.policy = policy
         self.keys = quota_keys(backends, count_quota=policy.count_quota)
         self.managed = managed_resources(backends)
+        self.sizing_annotations = frozenset(name for backend in backends for name in backend.sizing_annotations)
         self.owned_annotations = frozenset(_SCHEDULER_ANNOTATIONS).union(
             *(backend.owned_annotations for backend in backends)
         )
@@ -161,6 +164,7 @@ class Candidate:
     refused: Verdict | None = None
     problems: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
+    is_update: bool = False
 
 
 def candidate(request: AdmissionRequest, rules: Rules) -> Candidate | Decision:
@@ -169,6 +173,8 @@ def candidate(request: AdmissionRequest, rules: Rules) -> Candidate | Decision:
     The namespace is the request's; an object that names another has no say. The key is the pod's UID, which is final
     when validating webhooks are called; offline input may lack it, and the request's own then stands in.
     """
+    if request.updates_pod:
+        return _guarded(request, rules)
     if not request.creates_pod:
         return _NOT_OURS
     try:
@@ -176,6 +182,28 @@ def candidate(request: AdmissionRequest, rules: Rules) -> Candidate | Decision:
     except DecodeError as error:
         return _refused(request, Pod(), Verdict.INVALID, (str(error),))
     return _judged(request, pod, rules)
+
+
+def _guarded(request: AdmissionRequest, rules: Rules) -> Candidate | Decision:
+    """Return whether an update writes what only HAMi's components may, so that nobody can dictate his own use.
+
+    What decides the charge of a pod is frozen until its devices are recorded; from then on it changes nothing. An
+    object that cannot be read stands no update in the way: it is stored already.
+    """
+    try:
+        after = decode_pod(request.object)
+        before = decode_pod(request.old_object) if bytes(request.old_object) != b"null" else Pod()
+    except DecodeError:
+        return _NOT_OURS
+    guarded = rules.owned_annotations
+    if not any(backend.allocated_annotation in before.annotations for backend in rules.backends):
+        guarded |= rules.sizing_annotations
+    changed = sorted(name for name in guarded if before.annotations.get(name) != after.annotations.get(name))
+    if not changed or request.user_info.username in rules.policy.trusted_users:
+        return _NOT_OURS
+    user = request.user_info.username
+    problem = f"annotation {', '.join(changed)}: only HAMi's components may change it, and {user!r} is none of them"
+    return replace(_refused(request, after, Verdict.FORGED, (problem,)), is_update=True)
 
 
 def _judged(request: AdmissionRequest, pod: Pod, rules: Rules) -> Candidate | Decision:
@@ -235,7 +263,8 @@ def decide(subject: Candidate, snapshot: QuotaSnapshot, rules: Rules) -> Decisio
     if subject.refused is not None:
         if subject.is_mirror:
             return decision
-        return replace(decision, verdict=subject.refused, problems=subject.problems)
+        is_lenient = subject.is_update and not rules.policy.enforce_updates
+        return replace(decision, verdict=subject.refused, problems=subject.problems, is_lenient=is_lenient)
     request = pod_request(subject.pod, rules.backends, snapshot.inventory, rules.policy.assumed_card_memory_mib)
     if isinstance(request, Refusal):
         verdict = Verdict.FITS if subject.is_mirror else Verdict.INVALID

@@ -49,6 +49,8 @@ class ValidatingOptions:
         excluded_namespaces: Namespaces that are never judged, besides kube-system and the webhook's own.
         timeout_s: How long the API server waits.
         failure_policy: `Fail` or `Ignore`: what happens to a pod that matches when no decision comes back.
+        trusted_users: HAMi's scheduler and device plugins. Updates are guarded only where they are known, and theirs
+            never reach the webhook, so that HAMi does not depend on it.
     """
 
     name: str = "hami-quota"
@@ -58,25 +60,32 @@ class ValidatingOptions:
     excluded_namespaces: tuple[str, ...] = ()
     timeout_s: int = 3
     failure_policy: str = "Fail"
+    trusted_users: tuple[str, ...] = ()
 
 
 def validating_configuration(rules: Rules, options: ValidatingOptions) -> dict[str, Any]:
     """Return the ValidatingWebhookConfiguration.
 
-    Only creations of pods that name a managed resource, or carry an annotation that HAMi owns, match; so an outage of
-    the webhook touches no other pod. Its own namespace and kube-system are left out, so that it can always start.
+    Only creations of pods that name a managed resource, or carry an annotation that HAMi owns, match, and updates by
+    others than HAMi that change such an annotation; so an outage of the webhook touches no other pod. Its own namespace
+    and kube-system are left out, so that it can always start.
     """
-    return _configuration(
-        "ValidatingWebhookConfiguration",
-        options,
-        {
-            **_called(options, WEBHOOK_NAME, VALIDATE_PATH),
-            "matchConditions": _match_conditions(f"""\
+    created = f"""\
 {_names_one_of(rules.managed)}
 || (has(object.metadata.annotations) && object.metadata.annotations.exists(name, name in [
 {_names(rules.owned_annotations)}
   ]))
-"""),
+"""
+    called = _called(options, WEBHOOK_NAME, VALIDATE_PATH)
+    if options.trusted_users:
+        called["rules"][0]["operations"].append("UPDATE")
+        created = f"request.operation == 'UPDATE' ? (\n{_forges(rules, options.trusted_users)}) : (\n{created})\n"
+    return _configuration(
+        "ValidatingWebhookConfiguration",
+        options,
+        {
+            **called,
+            "matchConditions": _match_conditions(created),
             "sideEffects": "NoneOnDryRun",
             "timeoutSeconds": options.timeout_s,
             "failurePolicy": options.failure_policy,
@@ -179,6 +188,21 @@ def _names_one_of(resources: Iterable[str]) -> str:
   ].exists(amounts, amounts.exists(name, name in [
 {_names(resources)}
   ])))"""
+
+
+def _forges(rules: Rules, trusted_users: Iterable[str]) -> str:
+    """Return the CEL condition that an update by a stranger changes an annotation that decides a charge."""
+    return f"""\
+  !(request.userInfo.username in [
+{_names(trusted_users)}
+  ]) && [
+    has(object.metadata.annotations) ? object.metadata.annotations : {{}}
+  ].exists(after, [
+    has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {{}}
+  ].exists(before, [
+{_names(rules.owned_annotations | rules.sizing_annotations)}
+  ].exists(name, (name in before) != (name in after) || (name in after && before[name] != after[name]))))
+"""
 
 
 def _names(names: Iterable[str]) -> str:

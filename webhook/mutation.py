@@ -117,7 +117,7 @@ def _on_container(path: Path, written: Mapping[str, Any], defaults: Sequence[Def
     # Two families may add one variable, as all chips of Ascend do: it is there once (D11).
     added = dict(variable for each in defaults for variable in each.env if variable[0] not in known)
     variables = [{"name": name, "value": value} for name, value in added.items()]
-    if env:
+    if written.get("env") is not None:
         for variable in variables:
             yield _operation("add", (*path, "env", "-"), variable)
     elif variables:

@@ -34,6 +34,8 @@ class Policy:
         scheduler_name: The name of HAMi's scheduler.
         overwrite_default_scheduler: Whether HAMi takes pods of `default-scheduler` over (its own default).
         trusted_users: User names that may set the annotations HAMi's components own.
+        enforce_updates: Whether a forged update is refused; until then it is let through with a warning, so that the
+            trusted users can be found out.
         lookup_after_s: Age from which an admission whose pod was not seen is looked up before it makes anyone be
         refused.
     """
@@ -47,6 +49,7 @@ class Policy:
     scheduler_name: str = "hami-scheduler"
     overwrite_default_scheduler: bool = True
     trusted_users: frozenset[str] = frozenset()
+    enforce_updates: bool = False
     lookup_after_s: float = 10.0
 
     def mode(self, label: str | None) -> Mode:

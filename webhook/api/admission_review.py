@@ -72,8 +72,16 @@ class AdmissionRequest(_Wire, frozen=True):
     @property
     def creates_pod(self) -> bool:
         """Return whether a pod is to be created; not so when something is done to one, or to a part of it."""
-        is_pod = self.resource.resource == "pods" and not self.resource.group
-        return is_pod and not self.sub_resource and self.operation == "CREATE"
+        return self._is_pod and self.operation == "CREATE"
+
+    @property
+    def updates_pod(self) -> bool:
+        """Return whether a pod itself is changed; the old object then stands beside the new one."""
+        return self._is_pod and self.operation == "UPDATE"
+
+    @property
+    def _is_pod(self) -> bool:
+        return self.resource.resource == "pods" and not self.resource.group and not self.sub_resource
 
 
 class _Review(_Wire, frozen=True):

@@ -40,6 +40,7 @@ def command() -> None:
 @click.option("--exclude-namespace", multiple=True, metavar="NAME", help="Never judged either; repeatable.")
 @click.option("--timeout", type=click.IntRange(1, 30), default=3, show_default=True, help="Seconds to wait for us.")
 @click.option("--failure-policy", type=click.Choice(["Fail", "Ignore"]), default="Fail", show_default=True)
+@click.option("--trusted-user", multiple=True, metavar="USER", help="A HAMi component; repeatable. Guards updates.")
 @click.option("--mutating", is_flag=True, help="Also the MutatingWebhookConfiguration: HAMi's defaulting by us.")
 def webhook(  # noqa: PLR0913, PLR0917 - one parameter an option
     device_config: Path,
@@ -52,6 +53,7 @@ def webhook(  # noqa: PLR0913, PLR0917 - one parameter an option
     exclude_namespace: tuple[str, ...],
     timeout: int,
     failure_policy: str,
+    trusted_user: tuple[str, ...],
     *,
     mutating: bool,
 ) -> None:
@@ -68,6 +70,7 @@ def webhook(  # noqa: PLR0913, PLR0917 - one parameter an option
         excluded_namespaces=exclude_namespace,
         timeout_s=timeout,
         failure_policy=failure_policy,
+        trusted_users=trusted_user,
     )
     rules = Rules.from_config(_read(device_config, "--device-config").decode("utf-8", "replace"), Policy())
     configurations = [validating_configuration(rules, options)]
@@ -75,6 +78,8 @@ def webhook(  # noqa: PLR0913, PLR0917 - one parameter an option
         if url and not url.endswith(VALIDATE_PATH):
             raise SettingsError(f"--url {url}: with --mutating it must end in {VALIDATE_PATH}")
         configurations.append(mutating_configuration(rules, options))
+    if not trusted_user:
+        click.echo("updates are not guarded: name HAMi's scheduler and device plugins with --trusted-user", err=True)
     click.echo(to_yaml(configurations), nl=False)
 
 

@@ -18,9 +18,10 @@ from webhook.state_directory import read_state
 
 if TYPE_CHECKING:
     from webhook.server.compose import Service
+    from webhook.server.sources import Origin
 
 _HINTS = """
-hami-quota serves examples/cluster on https://{bind}. In another terminal, a review that fits and one that is refused:
+hami-quota serves {origin} on https://{bind}. In another terminal, a review that fits and one that is refused:
 
   curl --cacert {ca} -H 'Content-Type: application/json' -d @examples/reviews/fits.json https://{bind}/validate
   curl --cacert {ca} -H 'Content-Type: application/json' -d @examples/reviews/refused.json https://{bind}/validate
@@ -29,11 +30,11 @@ Ctrl-C ends it.
 """
 
 
-def _print_hints_when_ready(service: Service, bind: str, certificates: Path) -> None:
+def _print_hints_when_ready(service: Service, origin: Origin, bind: str, certificates: Path) -> None:
     def wait() -> None:
         while service.source.not_ready():
             time.sleep(0.05)
-        click.echo(_HINTS.format(bind=bind, ca=certificates / "ca.crt"))
+        click.echo(_HINTS.format(origin=origin.state or "the cluster", bind=bind, ca=certificates / "ca.crt"))
 
     threading.Thread(target=wait, name="hints", daemon=True).start()
 
@@ -72,6 +73,7 @@ def _print_hints_when_ready(service: Service, bind: str, certificates: Path) -> 
 @click.option("--hami-compat", is_flag=True, help="HAMi's laxness: pending, unsized and other schedulers' pods pass.")
 @click.option("--scheduler-name", default="hami-scheduler", show_default=True, help="The name of HAMi's scheduler.")
 @click.option("--trusted-user", multiple=True, metavar="USER", help="May set annotations that HAMi owns; repeatable.")
+@click.option("--enforce-updates", is_flag=True, help="Refuse forged updates; without it they are warned about.")
 @click.option(
     "--lookup-after",
     type=click.FloatRange(min=0.0),
@@ -107,6 +109,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     hami_compat: bool,
     scheduler_name: str,
     trusted_user: tuple[str, ...],
+    enforce_updates: bool,
     lookup_after: float,
     stale_after: float,
     workers: int,
@@ -136,14 +139,16 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         hami_compat=hami_compat,
         scheduler_name=scheduler_name,
         trusted_users=frozenset(trusted_user),
+        enforce_updates=enforce_updates,
         lookup_after_s=lookup_after,
     )
     rules = read_rules(device_config, policy)
+    origin = Origin(state=state, kubeconfig=kubeconfig, context=context, stale_after_s=stale_after)
+    # What is wrong should end the start here, in one line, and not the worker in many.
+    origin.check()
     if state is not None:
-        # A broken file should end the start here, and not the worker again and again.
         for path in manifest_files(state):
             read_state(path)
-    origin = Origin(state=state, kubeconfig=kubeconfig, context=context, stale_after_s=stale_after)
     try:
         certificate = CertificateSource(certificates / "tls.crt", certificates / "tls.key")
     except (CertificateError, OSError) as error:
@@ -155,7 +160,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     def new_service() -> Service:
         service = Service(rules, origin, certificate_expiry)
         if hints:
-            _print_hints_when_ready(service, bind, certificates)
+            _print_hints_when_ready(service, origin, bind, certificates)
         return service
 
     run(new_service, bind=bind, certificates=certificate, workers=workers, timing=Timing(drain_s=drain))

@@ -140,6 +140,7 @@ class AscendBackend(Family):
             f"hami.io/{self.key}-devices-to-allocate",
             f"huawei.com/{self.key}",
         )
+        self.mode_annotation = _MODE_ANNOTATION
         self.uuid_annotations = (f"hami.io/use-{self.key}-uuid", f"hami.io/no-use-{self.key}-uuid")
 
     def defaults(self, container: Container, pod: Pod) -> Defaults | Unusable:

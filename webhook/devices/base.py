@@ -198,6 +198,10 @@ class DeviceBackend(Protocol):
     def owned_annotations(self) -> tuple[str, ...]:
         """Every pod annotation of the family that only HAMi's components may write."""
 
+    @property
+    def sizing_annotations(self) -> tuple[str, ...]:
+        """Every pod annotation that decides what a pod is charged until its devices are recorded."""
+
     def defaults(self, container: Container, pod: Pod) -> Defaults | Unusable:
         """Return what HAMi's defaulting changes; applied to its own result it changes nothing more."""
 

@@ -47,6 +47,7 @@ class Family:
         key: See `DeviceBackend`, as for the two annotations below.
         uuid_annotations: The pod annotations that list the cards to use, and those not to use.
         model_annotations: The same for types of card; none where the family does not look at any.
+        mode_annotation: The pod annotation that decides how the family reads a request; "" where there is none.
         unsaid_cores_percent: Cores of each card that HAMi books for a container that says none.
     """
 
@@ -55,11 +56,18 @@ class Family:
     owned_annotations: tuple[str, ...]
     uuid_annotations: tuple[str, str]
     model_annotations: tuple[str, str] | None = None
+    mode_annotation: str = ""
     unsaid_cores_percent: int = 0
 
     def __init__(self, names: ResourceNames) -> None:
         self.names = names
         self.managed_resources = tuple(name for name in (names.count, names.memory, names.cores) if name)
+
+    @property
+    def sizing_annotations(self) -> tuple[str, ...]:
+        """Return the annotations that choose cards, and the one that chooses how a request is read."""
+        chosen = (*self.uuid_annotations, *(self.model_annotations or ()), self.mode_annotation)
+        return tuple(filter(None, chosen))
 
     def defaults(self, container: Container, pod: Pod) -> Defaults | Unusable:  # noqa: ARG002 - some families read it
         """Return that HAMi takes over a pod of which a container limits the count; it changes nothing there."""

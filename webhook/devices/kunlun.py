@@ -72,6 +72,7 @@ class XpuBackend(Family):
     key = "XPU"
     allocated_annotation = "hami.io/xpu-devices-allocated"
     owned_annotations = ("hami.io/xpu-devices-allocated", "hami.io/xpu-devices-to-allocate")
+    sizing_annotations = tuple(annotation for pair in _UUID_ANNOTATIONS for annotation in pair)
 
     def defaults(self, container: Container, pod: Pod) -> Defaults | Unusable:  # noqa: ARG002 - other families read it
         """Return the memory rounded up to a size on offer; what has no size is left for `request` to refuse."""

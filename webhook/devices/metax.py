@@ -86,6 +86,7 @@ class MetaxSharedBackend(Family):
         "metax-tech.com/predicate-time",
     )
     uuid_annotations = _UUID_ANNOTATIONS
+    mode_annotation = _APP_CLASS
     unsaid_cores_percent = WHOLE_CARD
 
     def defaults(self, container: Container, pod: Pod) -> Defaults | Unusable:

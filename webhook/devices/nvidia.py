@@ -103,6 +103,14 @@ class NvidiaBackend:
         "hami.io/vgpu-mig-allocations",
     )
 
+    sizing_annotations = (
+        "nvidia.com/use-gputype",
+        "nvidia.com/nouse-gputype",
+        "nvidia.com/vgpu-mode",
+        "nvidia.com/use-gpuuuid",
+        "nvidia.com/nouse-gpuuuid",
+    )
+
     @classmethod
     def from_config(cls, config: ConfigBlock) -> tuple[DeviceBackend, ...]:
         """Return the family as the `nvidia` block configures it, if it does."""

@@ -42,6 +42,11 @@ class WholeCardFamily(Family):
     def __init__(self, count_name: str) -> None:
         super().__init__(ResourceNames(count=count_name))
 
+    @property
+    def sizing_annotations(self) -> tuple[str, ...]:
+        """Return the annotations that choose cards."""
+        return tuple(annotation for pair in self.uuid_annotation_pairs for annotation in pair)
+
     def request(self, container: Container, pod: Pod) -> DeviceRequest | Unusable | Ineffective | None:  # noqa: ARG002
         """Return what a container asks for; see `DeviceBackend.request`."""
         cards = self._cards(container, container.look(self.names.count))

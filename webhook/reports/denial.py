@@ -86,7 +86,7 @@ def warnings(decision: Decision) -> list[str]:
     """Return the warnings of an answer, each short enough to arrive whole."""
     said = list(decision.cautions)
     said += [_passed_line(item) for item in decision.passed]
-    if decision.is_refused and decision.is_allowed and decision.mode is Mode.WARN:
+    if decision.is_refused and decision.is_allowed and (decision.is_lenient or decision.mode is Mode.WARN):
         said += _would_be_refused(decision)
     return [_cut(line) for line in said]
 

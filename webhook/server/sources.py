@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from webhook.admission import Rules
     from webhook.kube import KubeClient
     from webhook.ledger import QuotaLedger
-
-_log = logging.getLogger(__name__)
 
 # A watch says something once a minute at least (bookmarks). A view older than this decides nothing.
 STALE_AFTER_S = 90.0
@@ -277,15 +275,30 @@ class Origin:
     stale_after_s: float = STALE_AFTER_S
     namespace: str = ""
 
+    def check(self) -> None:
+        """See that the origin can be opened, as far as that shows without the client library.
+
+        Raises:
+            SettingsError: Two origins are given, or none, or there is no such file.
+        """
+        if self.state is not None:
+            if self.kubeconfig or self.context:
+                raise SettingsError("--state and --kubeconfig exclude each other")
+        elif self.kubeconfig:
+            files = self.kubeconfig.split(os.pathsep)
+            if not any(Path(file).expanduser().exists() for file in files):
+                raise SettingsError(f"--kubeconfig {self.kubeconfig}: no such file")
+        elif not self.context and "KUBERNETES_SERVICE_HOST" not in os.environ:
+            raise SettingsError("this is no pod of a cluster: give --kubeconfig, --context or --state")
+
     def open(self, sinks: Sinks) -> Source:
         """Return the source, not started.
 
         Raises:
             SettingsError: There is no access to a cluster, or two origins are given.
         """
+        self.check()
         if self.state is not None:
-            if self.kubeconfig or self.context:
-                raise SettingsError("--state and --kubeconfig exclude each other")
             return StateSource(self.state, sinks)
         # The client library takes a third of a second to import; a state directory needs none of it.
         from webhook.kube import KubeClient  # noqa: PLC0415
