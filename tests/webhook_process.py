@@ -40,6 +40,7 @@ class Webhook:
         only_labelled: Whether it judges the namespaces of `namespace()` alone, and not every one.
         trusted_users: Who may write what HAMi owns; updates by others are refused then.
         kubeconfig: How it reaches the API server; by default as the control plane's administrator.
+        mutating: Whether it is installed to apply HAMi's defaulting, too.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class Webhook:
         only_labelled: bool = True,
         trusted_users: tuple[str, ...] = (),
         kubeconfig: str = "",
+        mutating: bool = False,
     ) -> None:
+        self._is_mutating = mutating
         self._trusted = tuple(part for user in trusted_users for part in ("--trusted-user", user))
         self._only_labelled = only_labelled
         self._kubeconfig = kubeconfig or plane.admin.kubeconfig()
@@ -67,12 +70,17 @@ class Webhook:
         self._http = urllib3.PoolManager(ca_certs=str(self._certs / "ca.crt"), retries=False, timeout=10)
 
     def __enter__(self) -> Self:
-        self.start()
-        self.install()
+        try:
+            self.start()
+            self.install()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.plane.admin.delete(f"{_CONFIGURATIONS}/{self.name}")
+        for path in _CONFIGURATIONS.values():
+            self.plane.admin.delete(f"{path}/{self.name}")
         self.stop()
         self._http.clear()
 
@@ -107,17 +115,18 @@ class Webhook:
                 "--ca-bundle",
                 self._certs / "ca.crt",
                 *self._trusted,
+                *(("--mutating",) if self._is_mutating else ()),
             ],
             check=True,
             capture_output=True,
             text=True,
         ).stdout
-        configuration = yaml.safe_load(printed)
-        if self._only_labelled:
-            for webhook in configuration["webhooks"]:
-                webhook["namespaceSelector"]["matchLabels"] = {LABEL: self.name}
-        status, body = self.plane.admin.post(_CONFIGURATIONS, configuration)
-        assert status == 201, body
+        for configuration in yaml.safe_load_all(printed):
+            if self._only_labelled:
+                for webhook in configuration["webhooks"]:
+                    webhook["namespaceSelector"]["matchLabels"] = {LABEL: self.name}
+            status, body = self.plane.admin.post(_CONFIGURATIONS[configuration["kind"]], configuration)
+            assert status == 201, body
         self._wait_until_called()
 
     def namespace(self) -> str:
@@ -209,7 +218,7 @@ class Webhook:
     def _wait_until_called(self) -> None:
         """Wait until the API server calls the webhook; a fresh configuration takes a moment to be seen."""
         namespace = self.namespace()
-        pod = {
+        pod: Json = {
             "metadata": {"name": "probe"},
             "spec": {
                 "containers": [{"name": "c", "image": "none", "resources": {"limits": {"nvidia.com/gpumem": "16Gi"}}}]
@@ -219,7 +228,21 @@ class Webhook:
             lambda: self.plane.admin.post(f"/api/v1/namespaces/{namespace}/pods", pod, dryRun="All")[0] == 403,
             "review by the webhook",
         )
+        if self._is_mutating:
+            pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = "1"
+            eventually(
+                lambda: (
+                    self.plane.admin.post(f"/api/v1/namespaces/{namespace}/pods", pod, dryRun="All")[1]
+                    .get("spec", {})
+                    .get("schedulerName")
+                    == "hami-scheduler"
+                ),
+                "patch by the webhook",
+            )
         self.plane.delete_namespace(namespace)
 
 
-_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+_CONFIGURATIONS = {
+    f"{kind}WebhookConfiguration": f"/apis/admissionregistration.k8s.io/v1/{kind.lower()}webhookconfigurations"
+    for kind in ("Validating", "Mutating")
+}

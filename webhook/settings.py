@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from webhook.admission import Rules
-from webhook.errors import SettingsError
+from webhook.errors import DeviceConfigError, SettingsError
 from webhook.policy import Policy
 
 _PERCENT = 100
@@ -43,6 +43,19 @@ def read_card_sizes(flag: str, entries: Iterable[str]) -> dict[str, int]:
     return sizes
 
 
+def check_families(flag: str, named: Iterable[str], in_force: Sequence[str]) -> None:
+    """Refuse a device family that no configuration puts in force: what is said of it would go unheard.
+
+    Raises:
+        SettingsError: A family is not in force; the error names those that are.
+    """
+    for family in named:
+        if family not in in_force:
+            raise SettingsError(
+                f"{flag}: {family!r} is no device family in force; there are {', '.join(sorted(in_force))}"
+            )
+
+
 def read_address(flag: str, text: str) -> tuple[str, int]:
     """Return host and port of an address such as `127.0.0.1:8443` or `[::1]:8443`.
 
@@ -67,4 +80,7 @@ def read_rules(device_config: Path, policy: Policy) -> Rules:
         text = device_config.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"--device-config {device_config}: {error}") from error
-    return Rules.from_config(text, policy)
+    try:
+        return Rules.from_config(text, policy)
+    except DeviceConfigError as error:
+        raise DeviceConfigError(f"{device_config}: {error.field}", error.problem) from error

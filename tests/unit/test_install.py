@@ -7,9 +7,18 @@ from typing import Any
 import pytest
 import yaml
 from builders import device_config
+from click.testing import CliRunner, Result
 
 from webhook.admission import Rules
-from webhook.install import ServiceReference, ValidatingOptions, managed_names, to_yaml, validating_configuration
+from webhook.cli.manifests import command
+from webhook.install import (
+    ServiceReference,
+    ValidatingOptions,
+    managed_names,
+    mutating_configuration,
+    to_yaml,
+    validating_configuration,
+)
 from webhook.policy import Policy
 
 ROOT = Path(__file__).parents[2]
@@ -169,3 +178,74 @@ def test_yaml_says_what_the_documents_say():
     assert list(yaml.safe_load_all(text)) == documents
     # PyYAML reads a bare 1e4 as a text; kubectl reads a number.
     assert "- '1e4'\n" in text
+
+
+class TestMutating:
+    """The configuration of the mutating webhook."""
+
+    @staticmethod
+    def entry(of: Rules | None = None, **options: Any) -> dict[str, Any]:
+        configuration = mutating_configuration(of or rules(), ValidatingOptions(**options))
+        assert configuration["kind"] == "MutatingWebhookConfiguration"
+        (entry,) = configuration["webhooks"]
+        return dict(entry)
+
+    def test_a_failure_costs_a_pod_its_defaults_and_nothing_else(self):
+        entry = self.entry(failure_policy="Fail")
+        assert entry["failurePolicy"] == "Ignore"
+        assert entry["timeoutSeconds"] == 3
+        assert entry["sideEffects"] == "None"
+        assert entry["admissionReviewVersions"] == ["v1"]
+
+    def test_it_is_called_again_after_webhooks_that_add_containers(self):
+        assert self.entry()["reinvocationPolicy"] == "IfNeeded"
+
+    def test_it_is_called_for_the_creations_that_are_judged(self):
+        entry, judging = self.entry(excluded_namespaces=("batch",)), webhook(excluded_namespaces=("batch",))
+        for key in ("rules", "matchPolicy", "namespaceSelector"):
+            assert entry[key] == judging[key]
+        assert entry["rules"][0]["operations"] == ["CREATE"]
+
+    def test_updates_are_never_mutated(self):
+        assert self.entry(trusted_users=("hami",))["rules"][0]["operations"] == ["CREATE"]
+
+    def test_only_pods_that_name_a_resource_are_sent(self):
+        of = rules()
+        assert managed_names({"webhooks": [self.entry(of)]}) == of.managed
+
+    def test_every_pod_is_sent_where_hami_hides_cards_from_containers_without_any(self):
+        assert "matchConditions" not in self.entry(rules(device_config(overwriteEnv=True)))
+
+    @pytest.mark.parametrize(
+        ("options", "want"),
+        [
+            pytest.param(
+                {},
+                {"service": {"name": "hami-quota", "namespace": "hami-quota-system", "path": "/mutate", "port": 443}},
+                id="a Service",
+            ),
+            pytest.param(
+                {"url": "https://quota/hami/validate"}, {"url": "https://quota/hami/mutate"}, id="the URL beside"
+            ),
+        ],
+    )
+    def test_where_it_is_called(self, options: dict[str, Any], want: dict[str, Any]):
+        assert self.entry(**options)["clientConfig"] == want
+
+
+class TestCommand:
+    """`hami-quota manifests webhook`."""
+
+    @staticmethod
+    def printed(*arguments: str) -> Result:
+        return CliRunner().invoke(command, ["webhook", "--device-config", str(CHART_CONFIG), *arguments])
+
+    def test_the_mutating_configuration_is_printed_when_asked_for(self):
+        plain, both = (list(yaml.safe_load_all(self.printed(*flags).stdout)) for flags in ((), ("--mutating",)))
+        assert [document["kind"] for document in plain] == ["ValidatingWebhookConfiguration"]
+        assert both == [*plain, mutating_configuration(rules(CHART_CONFIG.read_text()), ValidatingOptions())]
+
+    def test_a_url_that_leads_nowhere_else_is_refused(self):
+        result = self.printed("--mutating", "--url", "https://quota/")
+        assert result.exit_code != 0
+        assert "must end in /validate" in result.output + str(result.exception)

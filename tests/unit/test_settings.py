@@ -7,7 +7,7 @@ from builders import device_config
 
 from webhook.errors import DeviceConfigError, SettingsError
 from webhook.policy import Policy
-from webhook.settings import read_address, read_card_sizes, read_percentages, read_rules
+from webhook.settings import check_families, read_address, read_card_sizes, read_percentages, read_rules
 
 
 @pytest.mark.parametrize(
@@ -122,3 +122,9 @@ def test_a_device_configuration_that_must_not_be_started_with_says_where(tmp_pat
     path.write_text("nvidia:\n  resourceCountName: nvidia.com/gpu\n  defaultMemory: much\n")
     with pytest.raises(DeviceConfigError, match=r"line 3.*defaultMemory|defaultMemory.*line 3"):
         read_rules(path, Policy())
+
+
+def test_a_family_that_is_not_in_force_is_refused_by_name():
+    check_families("--assumed-card-memory", {"NVIDIA": 40960}, ["NVIDIA", "DCU"])
+    with pytest.raises(SettingsError, match="--assumed-card-memory: 'NVIDA' is no .* there are DCU, NVIDIA"):
+        check_families("--assumed-card-memory", {"NVIDA": 40960}, ["NVIDIA", "DCU"])

@@ -13,7 +13,7 @@ import click
 from webhook.errors import SettingsError
 from webhook.files import manifest_files
 from webhook.policy import Mode, Policy
-from webhook.settings import read_address, read_card_sizes, read_percentages, read_rules
+from webhook.settings import check_families, read_address, read_card_sizes, read_percentages, read_rules
 from webhook.state_directory import read_state
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         lookup_after_s=lookup_after,
     )
     rules = read_rules(device_config, policy)
+    check_families("--assumed-card-memory", policy.assumed_card_memory_mib, [family.key for family in rules.backends])
     origin = Origin(state=state, kubeconfig=kubeconfig, context=context, stale_after_s=stale_after)
     # What is wrong should end the start here, in one line, and not the worker in many.
     origin.check()

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import logging
 import os
 import signal
+import sys
 from typing import Any, NoReturn
 
+from gunicorn.arbiter import Arbiter
 from gunicorn.workers.base import Worker
 
+from webhook.errors import HamiQuotaError
 from webhook.server.lifecycle import Server
+
+_log = logging.getLogger(__name__)
 
 
 class WebhookWorker(Worker):  # type: ignore[misc] # gunicorn publishes no types
@@ -45,8 +51,13 @@ class WebhookWorker(Worker):  # type: ignore[misc] # gunicorn publishes no types
 
     def load_wsgi(self) -> None:
         """Make and start what is served. An error ends the whole program: the next worker would meet it too."""
-        self.wsgi = self.app.wsgi()
-        self.wsgi.start()
+        try:
+            self.wsgi = self.app.wsgi()
+            self.wsgi.start()
+        except HamiQuotaError as error:
+            # A mistake of whoever started us, and no fault of ours: one line, and no traceback.
+            _log.error("%s", error)
+            sys.exit(Arbiter.WORKER_BOOT_ERROR)
 
     def run(self) -> None:
         """Serve until SIGTERM, or until the arbiter is gone."""

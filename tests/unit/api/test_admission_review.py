@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
@@ -116,6 +117,14 @@ def test_an_admission_answers_with_the_uid_of_its_request() -> None:
         "kind": "AdmissionReview",
         "response": {"uid": "review-1", "allowed": True},
     }
+
+
+def test_a_patch_goes_as_base64_with_its_type() -> None:
+    operations = [{"op": "add", "path": "/spec/schedulerName", "value": "hami-scheduler"}]
+    response = json.loads(encode_response("review-1", allowed=True, patch=operations))["response"]
+
+    assert response["patchType"] == "JSONPatch"
+    assert json.loads(base64.b64decode(response["patch"], validate=True)) == operations
 
 
 def test_a_denial_is_forbidden_and_says_why() -> None:
