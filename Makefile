@@ -30,6 +30,7 @@ demo: install
 
 bench: install
 	$(BIN)/python scripts/bench.py
+	$(BIN)/python scripts/bench_ledger.py
 
 clean:
 	rm -rf .venv .cache .state build dist

@@ -80,3 +80,50 @@ def statuses(draw: DrawFn, subject: PodBuilder) -> dict[str, Any]:
     names = [container.name for container in subject.build().init_containers]
     state = st.sampled_from((0, 0, 0, 1, 137, "running", "waiting", None))
     return {name: draw(state) for name in names if draw(st.integers(0, 3))}
+
+
+# What a container may ask for, as limits, figures that cannot be used among them; few values, so that they meet.
+limits = st.just({}) | st.fixed_dictionaries(
+    {},
+    optional={
+        "nvidia.com/gpu": st.sampled_from(("1", "1", "2", "3", "0")),
+        "nvidia.com/gpumem": st.sampled_from(("4000", "700", "1k", "1", "0")),
+        "nvidia.com/gpumem-percentage": st.sampled_from(("25", "33", "100", "0", "101")),
+        "nvidia.com/gpucores": st.sampled_from(("10", "50", "100", "0", "101")),
+        "cpu": st.just("1"),
+    },
+)
+
+
+@st.composite
+def pod_specs(draw: DrawFn) -> dict[str, Any]:
+    """Return the spec of a pod, in or out of any scope."""
+    spec: dict[str, Any] = {}
+    kinds = draw(st.lists(st.sampled_from(("init", "sidecar")), max_size=3))
+    for number, kind in enumerate([*kinds, *["app"] * draw(st.integers(1, 2))]):
+        container: dict[str, Any] = {"name": f"{kind}{number}", "resources": {"limits": draw(limits)}}
+        if kind == "sidecar":
+            container["restartPolicy"] = "Always"
+        spec.setdefault("containers" if kind == "app" else "initContainers", []).append(container)
+    if draw(st.booleans()):
+        spec["activeDeadlineSeconds"] = 60
+    if priority := draw(st.sampled_from(("", "batch", "prod"))):
+        spec["priorityClassName"] = priority
+    return spec
+
+
+@st.composite
+def quota_specs(draw: DrawFn) -> dict[str, Any]:
+    """Return the spec of a quota: limits that bind, that do not and that cannot be read, with scopes or without."""
+    figure = st.sampled_from(("100000", "9k", "4000", "2", "0", "1.5"))
+    keys = ("limits.nvidia.com/gpu", "limits.nvidia.com/gpumem", "limits.nvidia.com/gpucores", "limits.cpu")
+    spec: dict[str, Any] = {"hard": draw(st.dictionaries(st.sampled_from(keys), figure, min_size=1))}
+    scopes = st.sampled_from(("Terminating", "NotTerminating", "BestEffort", "NotBestEffort", "PriorityClass"))
+    if not draw(st.integers(0, 2)):
+        spec["scopes"] = [draw(scopes)]
+    if not draw(st.integers(0, 2)):
+        operator = draw(st.sampled_from(("In", "NotIn", "Exists", "DoesNotExist")))
+        values = {"values": draw(st.sampled_from((["batch"], ["batch", "prod"])))} if "In" in operator else {}
+        expression = {"scopeName": "PriorityClass", "operator": operator} | values
+        spec["scopeSelector"] = {"matchExpressions": [expression]}
+    return spec

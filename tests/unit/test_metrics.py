@@ -82,6 +82,19 @@ def test_a_quota_that_is_gone_leaves_no_sample_behind(world: World, metrics: Met
     assert samples(metrics, "hami_quota_limit", "hami_quota_used") == []
 
 
+def test_answers_of_the_mutating_webhook_are_counted_apart(metrics: Metrics):
+    for outcome in ("patched", "patched", "denied"):
+        metrics.mutated(outcome, 0.0002)
+    assert samples(metrics, "hami_quota_mutations_total", "hami_quota_mutation_seconds_count") == [
+        'hami_quota_mutations_total{outcome="patched"} 2.0',
+        'hami_quota_mutations_total{outcome="denied"} 1.0',
+        "hami_quota_mutation_seconds_count 3.0",
+    ]
+    assert samples(metrics, "hami_quota_reviews_total", "hami_quota_review_seconds_count") == [
+        "hami_quota_review_seconds_count 0.0"
+    ]
+
+
 def test_reviews_are_counted_by_verdict_answer_and_mode(world: World, metrics: Metrics):
     world.quota(mem=1000)
     metrics.decided(world.create(pod("a").app("main", mem=600)), 0.0002)

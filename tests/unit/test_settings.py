@@ -126,5 +126,5 @@ def test_a_device_configuration_that_must_not_be_started_with_says_where(tmp_pat
 
 def test_a_family_that_is_not_in_force_is_refused_by_name():
     check_families("--assumed-card-memory", {"NVIDIA": 40960}, ["NVIDIA", "DCU"])
-    with pytest.raises(SettingsError, match="--assumed-card-memory: 'NVIDA' is no .* there are DCU, NVIDIA"):
+    with pytest.raises(SettingsError, match=r"--assumed-card-memory: 'NVIDA' is no .* there are DCU, NVIDIA"):
         check_families("--assumed-card-memory", {"NVIDA": 40960}, ["NVIDIA", "DCU"])

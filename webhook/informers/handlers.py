@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from webhook.api.node import Namespace, Node
-from webhook.api.pod import Pod
+from webhook.api.pod import Pod, PodMetadata, decode_pod
 from webhook.api.resource_quota import ResourceQuota
 from webhook.devices.registry import asks_for_managed
 from webhook.errors import DecodeError
@@ -19,6 +19,8 @@ from webhook.quotas import Quota, read_quota
 from webhook.usage import PodRecord, UsageRules, next_record
 
 if TYPE_CHECKING:
+    import msgspec
+
     from webhook.admission import Rules
     from webhook.informers.reflector import ObjectRef
     from webhook.inventory import Inventory
@@ -41,6 +43,25 @@ class PodSink:
         )
         self._known: dict[str, str] = {}
         self.problems = 0
+
+    def decode(self, raw: bytes | msgspec.Raw) -> Pod:
+        """Return a pod, and of one without devices just which it is: a whole list of them is held before `replaced`.
+
+        Raises:
+            DecodeError: The text is not a pod.
+        """
+        pod = decode_pod(raw)
+        if self._is_ours(pod):
+            return pod
+        metadata = pod.metadata
+        return Pod(
+            metadata=PodMetadata(
+                name=metadata.name,
+                namespace=metadata.namespace,
+                uid=metadata.uid,
+                resource_version=metadata.resource_version,
+            )
+        )
 
     def replaced(self, items: Sequence[Pod], resource_version: str, odd: Sequence[ObjectRef]) -> None:  # noqa: ARG002
         """Record what is there and release what is not; a pod that cannot be read keeps its record."""

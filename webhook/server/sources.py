@@ -128,7 +128,7 @@ class ClusterSource:
             reflector("namespaces", "/api/v1/namespaces", decode_namespace, sinks.namespaces, only),
             reflector("nodes", "/api/v1/nodes", decode_node, sinks.nodes),
             reflector("resourcequotas", f"{within}/resourcequotas", decode_resource_quota, sinks.quotas),
-            reflector("pods", f"{within}/pods", decode_pod, sinks.pods),
+            reflector("pods", f"{within}/pods", sinks.pods.decode, sinks.pods),
         )
 
     def load(self) -> None:
