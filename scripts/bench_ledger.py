@@ -424,34 +424,30 @@ def cpu_s(act: Callable[[bytes], object], texts: Iterable[bytes]) -> float:
     return total
 
 
-def events(count: int, many: int) -> dict[str, Cost]:
-    """Return the cost of each kind of event, one round of it."""
-    namespace = namespace_of(0)
+def events(pods: int) -> dict[str, Cost]:
+    """Return the cost of each kind of event, one round of it, of as many events as pods."""
 
-    def texts(template: Template, pods: int) -> list[bytes]:
-        """Return events of this many pods, each of them as often as needed."""
-        some = [template.fill(number, namespace) for number in range(pods)]
-        return list(itertools.islice(itertools.cycle(some), count))
+    def texts(template: Template) -> list[bytes]:
+        return [template.fill(number, namespace_of(0)) for number in range(pods)]
 
-    costs = {"a pod without GPUs": cost(Ledger().take, texts(PLAIN, count))}
-    costs["a new pod that asks for GPUs"] = cost(Ledger().take, texts(PENDING, count))
-    costs["a new pod, allocated"] = cost(Ledger().take, texts(ALLOCATED, count))
-    for pods in (FEW_PODS, many):
-        ledger = Ledger()
-        for number in range(pods):
-            ledger.take(ALLOCATED.fill(number, namespace))
-        costs[changed(pods)] = cost(ledger.take, _alternating(texts(REALLOCATED, pods), texts(ALLOCATED, pods), pods))
+    costs = {
+        "a pod without GPUs": cost(Ledger().take, texts(PLAIN)),
+        "a new pod that asks for GPUs": cost(Ledger().take, texts(PENDING)),
+    }
+    allocated, reallocated = texts(ALLOCATED), texts(REALLOCATED)
+    big, small = Ledger(), Ledger()
+    costs["a new pod, allocated"] = cost(big.take, allocated)
+    for text in allocated[:FEW_PODS]:
+        small.take(text)
+    turns = itertools.cycle(reallocated[:FEW_PODS] + allocated[:FEW_PODS])
+    costs[changed(FEW_PODS)] = cost(small.take, list(itertools.islice(turns, pods)))
+    costs[changed(pods)] = cost(big.take, reallocated)
     return costs
 
 
 def changed(pods: int) -> str:
     """Return the name of the event that changes what a known pod holds."""
     return f"an allocated pod changes, {pods:,} known"
-
-
-def _alternating(first: Sequence[bytes], second: Sequence[bytes], pods: int) -> list[bytes]:
-    """Return events of which each differs from the one before of the same pod."""
-    return [pair[index // pods % 2] for index, pair in enumerate(zip(first, second, strict=True))]
 
 
 # The report.
@@ -515,8 +511,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="What a start and a watch event cost, beside json.loads.")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--pods", type=int, default=20_000)
-    parser.add_argument("--events", type=int, default=20_000, help="of each kind, in each round")
+    parser.add_argument("--pods", type=int, default=20_000, help="and events of each kind, in each round")
     arguments = parser.parse_args()
 
     cpus = sorted(os.sched_getaffinity(0))
@@ -541,7 +536,7 @@ def main() -> None:
             full.append(start(big, certs, folder, server_cpu))
             empty.append(start(none, certs, folder, server_cpu))
             loads_s.append(sum(cpu_s(json.loads, pages(items, 500)) for items in objects.values()))
-            costs.append(events(arguments.events, arguments.pods))
+            costs.append(events(arguments.pods))
             sys.stderr.write(f"round {number + 1} of {arguments.rounds}\n")
     heading = f"Medians of {arguments.rounds} rounds (least-most); pods of {size / 1000:.1f} KB."
     tables = [start_table(full, empty, loads_s, arguments.pods), event_table(costs, arguments.pods)]

@@ -106,16 +106,22 @@ def _values(text: str, origin: str) -> Iterator[tuple[int, Any]]:
             pass
         else:
             return
+    yield from _yaml_values(text, origin)
+
+
+def _yaml_values(text: str, origin: str) -> Iterator[tuple[int, Any]]:
     loader = _LOADER(text)
     try:
         while loader.check_node():
             node = loader.get_node()
             line = node.start_mark.line + 1
-            if "*" in text and _expands_too_far(node):
-                raise DecodeError(f"{origin}:{line}", "its aliases stand for far more than is written")
+            if "*" in text:
+                _refuse_expansion(node, f"{origin}:{line}")
             content = loader.construct_document(node)
             if content is not None:
                 yield line, _as_json(content, f"{origin}:{line}")
+    except DecodeError:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise DecodeError(f"{origin}:{mark.line + 1 if mark else 1}", f"is not YAML: {error.problem}") from error
@@ -124,6 +130,9 @@ def _values(text: str, origin: str) -> Iterator[tuple[int, Any]]:
         raise DecodeError(where, f"is not YAML: {error.reason}") from error
     except RecursionError as error:
         raise DecodeError(origin, "is nested too deeply") from error
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        # What the library makes of numbers and dates that are none, such as `0x_`.
+        raise DecodeError(origin, f"holds a value that cannot be read: {error!r:.200}") from error
     finally:
         loader.dispose()
 
@@ -192,6 +201,11 @@ _LOADER = _loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 # A document may stand for this many values, or for this many times those that are written.
 _MOST_VALUES = 1_000_000
 _MOST_TIMES = 10
+
+
+def _refuse_expansion(node: yaml.Node, origin: str) -> None:
+    if _expands_too_far(node):
+        raise DecodeError(origin, "its aliases stand for far more than is written")
 
 
 def _expands_too_far(node: yaml.Node) -> bool:

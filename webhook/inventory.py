@@ -30,12 +30,13 @@ class Inventory:
 
     Attributes:
         counts: Registered cards by kind; kinds with none are absent.
-        by_uuid: Registered cards by family and UUID, for pods that name cards.
+        by_uuid: Registered cards by family and UUID, for pods that name cards; more than one while two nodes register
+            the same card.
         known: Every kind that was ever registered.
     """
 
     counts: Mapping[FamilyKind, int] = field(default_factory=dict)
-    by_uuid: Mapping[tuple[str, str], CardKind] = field(default_factory=dict)
+    by_uuid: Mapping[tuple[str, str], tuple[CardKind, ...]] = field(default_factory=dict)
     known: frozenset[FamilyKind] = frozenset()
 
     def with_node(self, before: NodeCards, after: NodeCards) -> Inventory:
@@ -47,12 +48,20 @@ class Inventory:
             counts[kind] -= 1
             if not counts[kind]:
                 del counts[kind]
-            by_uuid.pop((family, card.uuid), None)
+            rest = list(by_uuid.pop((family, card.uuid)))
+            rest.remove(card.kind)
+            if rest:
+                by_uuid[family, card.uuid] = tuple(rest)
         for family, card in _cards(after):
             kind = FamilyKind(family, card.kind)
             counts[kind] = counts.get(kind, 0) + 1
-            by_uuid[family, card.uuid] = card.kind
+            by_uuid[family, card.uuid] = (*by_uuid.get((family, card.uuid), ()), card.kind)
         return replace(self, counts=counts, by_uuid=by_uuid, known=self.known | counts.keys())
+
+    def kind_of(self, family: str, uuid: str) -> CardKind | None:
+        """Return the kind of a registered card; None for one that is not."""
+        kinds = self.by_uuid.get((family, uuid))
+        return kinds[-1] if kinds else None
 
     def kinds(self, family: str, constraint: CardConstraint) -> frozenset[CardKind]:
         """Return the kinds of card of a family that a pod could get: registered ones, or else ones once known.
@@ -62,8 +71,8 @@ class Inventory:
             constraint: What the pod's own annotations admit.
         """
         if constraint.use_uuids:
-            named = (self.by_uuid.get((family, uuid)) for uuid in constraint.use_uuids - constraint.avoid_uuids)
-            registered = {kind for kind in named if kind is not None}
+            named = constraint.use_uuids - constraint.avoid_uuids
+            registered = {kind for uuid in named for kind in self.by_uuid.get((family, uuid), ())}
         else:
             registered = {kind for kind_family, kind in self.counts if kind_family == family}
             if constraint.avoid_uuids:
@@ -75,8 +84,7 @@ class Inventory:
         """Return the kinds of which every registered card is avoided by name."""
         left = {kind: count for (kind_family, kind), count in self.counts.items() if kind_family == family}
         for uuid in avoided:
-            kind = self.by_uuid.get((family, uuid))
-            if kind is not None:
+            for kind in self.by_uuid.get((family, uuid), ()):
                 left[kind] -= 1
         return {kind for kind, count in left.items() if count <= 0}
 

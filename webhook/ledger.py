@@ -17,14 +17,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from webhook.book import Book, QuotaUse, Reservation
 from webhook.errors import Undecided
 from webhook.inventory import Inventory, NodeCards
 from webhook.policy import Mode
-from webhook.resources import Amounts
+from webhook.resources import Amounts, largest
 
 if TYPE_CHECKING:
     from webhook.quotas import Quota
@@ -141,7 +141,7 @@ class QuotaLedger:
                 if book.version is version and self._inventory is inventory:
                     # Seen before its answer left: the record already counts.
                     if uid not in book.records:
-                        book.put(reservation, book.reservations)
+                        book.put(_at_least(book.reservations.get(uid), reservation), book.reservations)
                     return decision
                 self._conflicts += 1
         raise Undecided(f"namespace {namespace} changed {_MAX_ROUNDS} times during one decision, retry")
@@ -215,6 +215,16 @@ class QuotaLedger:
             if book.is_empty:
                 book.is_dropped = True
                 del self._books[namespace]
+
+    def prune(self) -> None:
+        """Forget namespaces of which nothing is known, such as one that a review named and that never had a quota."""
+        with self._books_lock:
+            books = list(self._books.items())
+        for namespace, book in books:
+            with book.lock, self._books_lock:
+                if book.is_empty and not book.is_dropped:
+                    book.is_dropped = True
+                    del self._books[namespace]
 
     def set_node(self, node: str, cards: NodeCards) -> bool:
         """Set the cards of a node, none for one that is gone; return whether anything changed."""
@@ -323,3 +333,8 @@ class QuotaLedger:
             unseen=tuple(item for item in book.reserved_before(before) if item.uid != uid),
             taken_at=now,
         )
+
+
+def _at_least(before: Reservation | None, after: Reservation) -> Reservation:
+    """Return a reservation made anew, never smaller than it was: whoever asks twice for one pod frees nothing."""
+    return after if before is None else replace(after, charge=largest(before.charge, after.charge))

@@ -111,6 +111,7 @@ class _Walk:
         self._pod = pod
         self._inventory = inventory
         self._assumed = assumed
+        self._kinds_of_card: dict[str, frozenset[CardKind]] = {}
         self.problems: list[str] = []
         self.families: dict[str, list[str]] = {}
         self.sized: list[SizedByCard] = []
@@ -149,7 +150,11 @@ class _Walk:
         resources = tuple(resource for resource, depends in by_card if resource and depends)
         if not resources:
             return asked
-        kinds_of_card = self._inventory.kinds(backend.key, backend.constraint(self._pod.annotations))
+        # Once a pod: an annotation may hold a quarter of a megabyte, and a pod any number of containers.
+        kinds_of_card = self._kinds_of_card.get(backend.key)
+        if kinds_of_card is None:
+            kinds_of_card = self._inventory.kinds(backend.key, backend.constraint(self._pod.annotations))
+            self._kinds_of_card[backend.key] = kinds_of_card
         shares = [share for kind in kinds_of_card if (share := backend.share(request, kind)) is not None]
         assumed_mib = None if shares else self._assumed.get(backend.key)
         if assumed_mib is not None and (share := backend.share(request, CardKind(memory_mib=assumed_mib))) is not None:

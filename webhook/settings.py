@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from webhook.admission import Rules
+from webhook.devices.registry import DeviceConfig, load_device_config
 from webhook.errors import DeviceConfigError, SettingsError
 from webhook.policy import Policy
 
@@ -70,7 +71,12 @@ def read_address(flag: str, text: str) -> tuple[str, int]:
 
 
 def read_rules(device_config: Path, policy: Policy) -> Rules:
-    """Return the rules of a device configuration and a policy.
+    """Return the rules of a device configuration and a policy; raises what `read_device_config` does."""
+    return Rules(read_device_config(device_config).backends, policy)
+
+
+def read_device_config(device_config: Path) -> DeviceConfig:
+    """Return what a device configuration comes to.
 
     Raises:
         SettingsError: The file cannot be read.
@@ -81,6 +87,6 @@ def read_rules(device_config: Path, policy: Policy) -> Rules:
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"--device-config {device_config}: {error}") from error
     try:
-        return Rules.from_config(text, policy)
+        return load_device_config(text)
     except DeviceConfigError as error:
         raise DeviceConfigError(f"{device_config}: {error.field}", error.problem) from error

@@ -121,7 +121,11 @@ def next_record(previous: PodRecord | None, pod: Pod, rules: UsageRules, invento
         stage = Stage.SHRUNK
     else:
         stage = Stage.ALLOCATED if last_decoded else Stage.PENDING
-    is_estimated = last_decoded is None and request is not None and bool(request.sized)
+    if last_decoded is None:
+        is_estimated = request is not None and bool(request.sized)
+    else:
+        texts = _allocation_texts(pod, rules.backends)
+        is_estimated = any(backend.counts_by_card and backend.key in texts for backend in rules.backends)
     return PodRecord(
         uid=pod.metadata.uid,
         name=pod.metadata.name,
@@ -251,15 +255,10 @@ def card_claims(
     for (kind, container), devices in zip(kinds(pod), given, strict=True):
         amounts: Amounts[_CardKey] = {}
         for device in devices:
-            share = backend.counted(device.memory, device.cores, inventory.by_uuid.get((backend.key, device.uuid)))
-            amounts = add(
-                amounts,
-                {
-                    (device.uuid, "memory"): share.memory_mib,
-                    (device.uuid, "cores"): share.cores_percent,
-                    (device.uuid, "slots"): 1,
-                },
-            )
+            share = backend.counted(device.memory, device.cores, inventory.kind_of(backend.key, device.uuid))
+            for name, amount in (("memory", share.memory_mib), ("cores", share.cores_percent), ("slots", 1)):
+                key = (device.uuid, name)
+                amounts[key] = amounts.get(key, 0) + amount
         claims.append(Claim(container=container.name, kind=kind, amounts=amounts))
     return claims
 

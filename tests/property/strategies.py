@@ -83,15 +83,19 @@ def statuses(draw: DrawFn, subject: PodBuilder) -> dict[str, Any]:
 
 
 # What a container may ask for, as limits, figures that cannot be used among them; few values, so that they meet.
-limits = st.just({}) | st.fixed_dictionaries(
-    {},
-    optional={
-        "nvidia.com/gpu": st.sampled_from(("1", "1", "2", "3", "0")),
-        "nvidia.com/gpumem": st.sampled_from(("4000", "700", "1k", "1", "0")),
-        "nvidia.com/gpumem-percentage": st.sampled_from(("25", "33", "100", "0", "101")),
-        "nvidia.com/gpucores": st.sampled_from(("10", "50", "100", "0", "101")),
-        "cpu": st.just("1"),
-    },
+_asked = {
+    "nvidia.com/gpu": st.sampled_from(("1", "1", "2", "3", "0")),
+    "nvidia.com/gpumem": st.sampled_from(("4000", "700", "1k", "1", "0")),
+    "nvidia.com/gpumem-percentage": st.sampled_from(("25", "33", "100", "0", "101")),
+    "nvidia.com/gpucores": st.sampled_from(("10", "50", "100", "0", "101")),
+    "cpu": st.just("1"),
+}
+_plain = {name: _asked[name] for name in ("nvidia.com/gpumem", "nvidia.com/gpucores")}
+limits = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries({}, optional=_asked),
+    st.fixed_dictionaries(_plain | {"nvidia.com/gpu": st.sampled_from(("1", "2"))}),
+    st.fixed_dictionaries({"nvidia.com/gpu": st.just("1")}, optional=_plain),
 )
 
 

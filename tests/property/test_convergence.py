@@ -21,7 +21,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from property.strategies import limits, pod_specs, quota_specs
+from property.strategies import pod_specs, quota_specs
 from webhook.api.node import decode_namespace, decode_node
 from webhook.api.pod import decode_pod
 from webhook.api.resource_quota import decode_resource_quota
@@ -485,16 +485,19 @@ class Process:
 class ConvergenceMachine(RuleBasedStateMachine):
     """Pods, quotas, nodes and namespaces change at any time, and what is told of it comes at any other."""
 
-    @initialize(factor=st.sampled_from((1, 10)), spec=quota_specs())
-    def start(self, factor: int, spec: Json) -> None:
+    @initialize(
+        factor=st.sampled_from((1, 10)), quota=quota_specs(), specs=st.lists(pod_specs(), min_size=2, max_size=2)
+    )
+    def start(self, factor: int, quota: Json, specs: list[Json]) -> None:
         logging.disable(logging.CRITICAL)
         self.factor = factor
         self.cluster = Cluster()
-        self.specs: dict[str, Json] = {}
         self.uids = 0
-        self.put_quota("team-a", "q0", spec)
+        self.put_quota("team-a", "q0", quota)
         self.put_node("n0", ((0, 40_000),))
         self.process = Process(self.cluster, factor)
+        for name, spec in zip(("a", "b"), specs, strict=True):
+            self.create(namespace="team-a", name=name, spec=spec, sizing={}, review="away", is_lost=False)
 
     def teardown(self) -> None:
         logging.disable(logging.NOTSET)
@@ -534,7 +537,14 @@ class ConvergenceMachine(RuleBasedStateMachine):
     def has_pods(self) -> bool:
         return bool(self.cluster.objects["pods"])
 
-    picks = st.integers(0, 5)
+    def change(self, document: Json, *, is_told: bool) -> None:
+        """Store a pod that changed; often it is told at once, so that states follow one another in the ledger too."""
+        self.cluster.put("pods", document)
+        if is_told:
+            self.deliver("pods", len(self.cluster.queues["pods"]))
+
+    picks = st.integers(0, 2)
+    told = st.booleans() | st.just(value=True)
 
     @precondition(has_pods)
     @rule(pick=picks)
@@ -560,8 +570,9 @@ class ConvergenceMachine(RuleBasedStateMachine):
             max_size=5,
         ),
         generous=st.booleans(),
+        is_told=told,
     )
-    def allocate(self, *, pick: int, layout: str, devices: list[list[Any]], generous: bool) -> None:
+    def allocate(self, *, pick: int, layout: str, devices: list[list[Any]], generous: bool, is_told: bool) -> None:
         """HAMi's scheduler records devices, in either layout; now and then it gives some to who asked none."""
         document = self.chosen(pick)
         text = ""
@@ -572,31 +583,35 @@ class ConvergenceMachine(RuleBasedStateMachine):
             if gets or layout == "full":
                 text += ";"
         document["metadata"]["annotations"][ALLOCATED] = text
-        self.cluster.put("pods", document)
+        self.change(document, is_told=is_told)
 
     @precondition(has_pods)
     @rule(
         pick=picks,
+        is_told=told,
         text=st.sampled_from(
             (None, "", "garbage", ";;", "n0-0,NVIDIA,-5,0:;", "n0-0,NVIDIA,7:;", "n0-0,NVIDIA,700,5:;", ",,0,0:;;;;;;")
         ),
     )
-    def spoil_allocation(self, pick: int, text: str | None) -> None:
+    def spoil_allocation(self, *, pick: int, text: str | None, is_told: bool) -> None:
         """Somebody rewrites the annotation, or drops it."""
         document = self.chosen(pick)
         document["metadata"]["annotations"].pop(ALLOCATED, None)
         if text is not None:
             document["metadata"]["annotations"][ALLOCATED] = text
-        self.cluster.put("pods", document)
+        self.change(document, is_told=is_told)
 
     @precondition(has_pods)
     @rule(
         pick=picks,
+        is_told=told,
         init_states=st.lists(st.sampled_from((0, 0, 0, 1, "running", "missing", "last")), min_size=3, max_size=3)
         | st.just([0, 0, 0]),
         sidecar_states=st.lists(st.sampled_from(("running", "waiting", 0, 1, "missing")), min_size=3, max_size=3),
     )
-    def init_containers_progress(self, pick: int, init_states: list[Any], sidecar_states: list[Any]) -> None:
+    def init_containers_progress(
+        self, *, pick: int, init_states: list[Any], sidecar_states: list[Any], is_told: bool
+    ) -> None:
         """Init containers run, end and fail, and are at times not told of; sidecars crash and come back."""
         document = self.chosen(pick)
         written = []
@@ -614,10 +629,13 @@ class ConvergenceMachine(RuleBasedStateMachine):
             if state != "missing":
                 written.append(status)
         document["status"]["initContainerStatuses"] = written
-        self.cluster.put("pods", document)
+        self.change(document, is_told=is_told)
 
     @precondition(has_pods)
-    @rule(pick=picks, change=st.sampled_from(("running", "succeeded", "failed", "deleting", "deadline", "odd")))
+    @rule(
+        pick=picks,
+        change=st.sampled_from(("running", "succeeded", "failed", "deleting", "deleting", "deadline", "odd", "odd")),
+    )
     def pod_changes(self, pick: int, change: str) -> None:
         """A pod ends, is being deleted, moves to another scope, or becomes one that cannot be read, or can again."""
         document = self.chosen(pick)
@@ -632,7 +650,7 @@ class ConvergenceMachine(RuleBasedStateMachine):
         self.cluster.put("pods", document)
 
     @precondition(has_pods)
-    @rule(pick=picks, is_made_anew=st.booleans())
+    @rule(pick=picks, is_made_anew=st.booleans() | st.just(value=True))
     def delete_pod(self, pick: int, *, is_made_anew: bool) -> None:
         """A pod is gone; a controller may make another of its name, while the webhook is away."""
         document = self.chosen(pick)
@@ -815,6 +833,6 @@ class ConvergenceMachine(RuleBasedStateMachine):
 
 
 ConvergenceMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, print_blob=True
+    max_examples=300, stateful_step_count=40, deadline=None, print_blob=True
 )
 TestConvergence = ConvergenceMachine.TestCase

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from builders import ALLOCATED, PodBuilder, pod
 
-from webhook.allocation import Allocated, decode_segments, devices_by_container, encode_segments
+from webhook.allocation import (
+    Allocated,
+    MigAllocation,
+    decode_mig_allocations,
+    decode_segments,
+    devices_by_container,
+    encode_segments,
+)
 from webhook.errors import InvalidAllocation
 
 A = Allocated(uuid="GPU-a", type="NVIDIA", memory=1000, cores=30)
@@ -135,3 +144,58 @@ def test_a_container_that_asks_and_is_given_no_device_does_not_decode(asking: li
 def test_a_number_of_segments_that_fits_neither_layout_does_not_decode(asking: list[str], text: str) -> None:
     with pytest.raises(InvalidAllocation, match=r"segments for 3 containers, of which \d ask for the family"):
         devices_by_container(ALLOCATED, text, THREE.build(), asking)
+
+
+MIG = "hami.io/vgpu-mig-allocations"
+
+
+def mig(**fields: object) -> str:
+    """Return the text of one MIG instance, with these fields laid over those it needs; None takes one away."""
+    entry = {"containerIndex": 0, "deviceIndex": 0, "gpuUUID": "GPU-a", "profile": "1g.5gb"}
+    return json.dumps([entry | {"placement": {"start": 6, "size": 1}} | fields])
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        pytest.param("null", (), id="null, as Go writes an empty list"),
+        pytest.param(
+            mig(migUUID="", gpuInstanceID=None, more=1),
+            (MigAllocation(container=0, device=0, gpu_uuid="GPU-a", profile="1g.5gb", placement=(6, 1)),),
+            id="empty, null and unknown fields are as good as absent",
+        ),
+        pytest.param(
+            '[{"GPUUUID": "GPU-a", "Profile": "1g.5gb", "placement": {"SIZE": 1}}]',
+            (MigAllocation(container=0, device=0, gpu_uuid="GPU-a", profile="1g.5gb", placement=(0, 1)),),
+            id="keys in another case, and absent figures are 0",
+        ),
+    ],
+)
+def test_mig_instances_are_read_as_go_reads_them(text: str, want: tuple[MigAllocation, ...]) -> None:
+    assert decode_mig_allocations(MIG, text) == want
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("{}", id="an object"),
+        pytest.param("[1]", id="a list of something else"),
+        pytest.param("[" * 100_000, id="nested without end"),
+        pytest.param("[null]", id="a null for an instance"),
+        pytest.param(mig(gpuUUID=7), id="a number for a UUID"),
+        pytest.param(mig(profile=None), id="no profile"),
+        pytest.param(mig(placement=None), id="no placement"),
+        pytest.param(mig(placement=[6, 1]), id="a list for a placement"),
+        pytest.param(mig(placement={"start": -1, "size": 1}), id="a placement before the card"),
+        pytest.param(mig(deviceIndex=True), id="a truth value for a figure"),
+        pytest.param(mig(deviceIndex=1.0), id="a fraction for a figure"),
+        pytest.param(mig(containerIndex=2**31), id="a figure beyond 32 bits"),
+        pytest.param(mig(gpuInstanceID=1, computeInstanceID=0), id="instances without their UUID"),
+        pytest.param(mig(migUUID="MIG-1", gpuInstanceID=-1, computeInstanceID=0), id="a negative instance"),
+    ],
+)
+def test_what_is_no_list_of_mig_instances_does_not_decode(text: str) -> None:
+    with pytest.raises(InvalidAllocation, match=r"^hami\.io/vgpu-mig-allocations: ") as caught:
+        decode_mig_allocations(MIG, text)
+
+    assert len(str(caught.value)) < 400

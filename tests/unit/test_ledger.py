@@ -78,12 +78,13 @@ def test_the_same_request_again_reserves_once(world: World) -> None:
     assert world.used() == 4000
 
 
-def test_the_same_request_again_with_another_size_reserves_the_last(world: World) -> None:
-    """Another webhook changed the pod, and validation ran anew."""
+def test_the_same_pod_asked_again_with_another_size_reserves_the_larger(world: World) -> None:
+    """Whoever reaches the port could else free what another pod holds, by asking for less in its name."""
     assert world.admits(pod("a").app("server", mem=9000))
     assert world.admits(POD)
-    assert world.used() == 4000
+    assert world.used() == 9000
     assert world.admits(pod("a").app("server", mem=10_000))
+    assert world.used() == 10_000
 
 
 def test_a_pod_seen_before_its_answer_left_is_not_reserved_again(world: World) -> None:
@@ -683,3 +684,10 @@ def test_setting_a_node_says_whether_anything_changed(world: World) -> None:
     assert world.ledger.set_node("node-1", cards) is False
     assert world.ledger.set_node("node-1", {}) is True
     assert world.ledger.set_node("node-1", {}) is False
+
+
+def test_a_namespace_that_a_review_merely_named_is_forgotten(world: World) -> None:
+    world.ledger.snapshot("nowhere")
+    world.ledger.prune()
+    assert "nowhere" not in world.ledger._books
+    assert "team-a" in world.ledger._books

@@ -8,13 +8,21 @@ import msgspec
 import pytest
 
 from vectors.files import Json, backends, cases, device_keys, is_ours, load
-from webhook.allocation import Allocated, decode_segments, encode_segments
+from webhook.allocation import Allocated, decode_mig_allocations, decode_segments, encode_segments
 from webhook.api.node import Node
-from webhook.devices.base import DeviceBackend
+from webhook.devices.base import Card, CardKind, DeviceBackend
+from webhook.devices.registration import CommaCard, decode_comma_cards, encode_comma_cards
 from webhook.errors import DecodeError, InvalidAllocation
 
 # Weak spots whose answer the design leaves to us; tests/unit/test_allocation.py has it.
 PINNED = {"A19", "A35"}
+
+# Those that a test here takes; of no family, and so always in force, are the last two.
+KINDS = {"names", "encode_pod", "decode_pod", "node_devices", "encode_node_comma", "decode_mig_allocations"}
+OF_NO_FAMILY = {"encode_node_comma", "decode_mig_allocations"}
+
+MIG_ANNOTATION = "hami.io/vgpu-mig-allocations"
+COMMA_ANNOTATION = "hami.io/node-dcu-register"
 
 FAMILIES = {backend.key: backend for backend in backends({})}
 
@@ -28,8 +36,8 @@ def is_in_force(case: Json) -> bool:
     """Return whether a case concerns no family but those in force."""
     if "key" in case:
         return case["key"] in FAMILIES
-    if case["kind"] != "decode_pod":
-        return False
+    if case["kind"] in OF_NO_FAMILY:
+        return True
     allocated = {name for name in case["annotations"] if name.endswith("-allocated")}
     return allocated <= {backend.allocated_annotation for backend in FAMILIES.values()}
 
@@ -96,6 +104,56 @@ def test_a_node_registers_the_cards_that_hami_reads(document: Json, case: Json) 
     assert kinds == [
         (card["id"], card["type"], card["mode"], card["mem"], card["cores"]) for card in case["want"].get("devices", [])
     ]
+
+
+@pytest.mark.parametrize(("document", "case"), of_kind("encode_node_comma"))
+def test_the_comma_form_of_a_node_is_written_as_hami_writes_it_and_read_again(document: Json, case: Json) -> None:
+    cards = [
+        CommaCard(
+            uuid=card["id"],
+            index=card["index"],
+            slots=card["slots"],
+            memory_mib=card["mem"],
+            cores=card["cores"],
+            model=card["type"],
+            numa=card["numa"],
+            is_healthy=card["healthy"],
+            mode=card["mode"],
+        )
+        for card in case["devices"]
+    ]
+    text = encode_comma_cards(cards)
+
+    assert text == case["want"]["text"]
+    assert decode_comma_cards(COMMA_ANNOTATION, text) == tuple(
+        Card(card.uuid, CardKind(model=card.model, mode=card.mode, memory_mib=card.memory_mib, cores=card.cores))
+        for card in cards
+    )
+
+
+@pytest.mark.parametrize(("document", "case"), of_kind("decode_mig_allocations"))
+def test_mig_instances_decode_as_hami_decodes_them(document: Json, case: Json) -> None:
+    found: list[Json] | None
+    try:
+        found = [
+            {
+                "container": instance.container,
+                "device": instance.device,
+                "gpu": instance.gpu_uuid,
+                "profile": instance.profile,
+                "placement": list(instance.placement),
+                "mig_uuid": instance.mig_uuid,
+            }
+            for instance in decode_mig_allocations(MIG_ANNOTATION, case["text"])
+        ]
+    except InvalidAllocation:
+        found = None
+
+    assert found == case["want"].get("allocations")
+
+
+def test_every_kind_of_case_has_a_test_here() -> None:
+    assert {case["kind"] for case in load("codec.json")["cases"]} == KINDS
 
 
 def test_every_case_left_out_is_of_a_kind_that_has_a_test_of_its_own() -> None:

@@ -229,8 +229,8 @@ def decode_pod(raw: bytes | msgspec.Raw) -> Pod:
         return _DECODER.decode(raw)
     except msgspec.ValidationError:
         # Nulls are rare, and looking for them would cost every pod: so only once the plain reading has failed.
-        return convert_pod(msgspec.json.decode(raw))
-    except (msgspec.MsgspecError, RecursionError) as error:
+        return convert_pod(decode_document(raw))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise DecodeError("object", str(error)) from error
 
 

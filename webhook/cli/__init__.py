@@ -12,6 +12,7 @@ from webhook.errors import HamiQuotaError
 
 _COMMANDS = {
     "certs": "Issue a certificate authority and a serving certificate.",
+    "lint": "Show what a device configuration comes to.",
     "manifests": "Print what has to be applied to a cluster.",
     "serve": "Run the admission webhook.",
     "usage": "Show what is used of every quota, and by which pods.",

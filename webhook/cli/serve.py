@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from webhook.admission import Rules
 from webhook.errors import SettingsError
 from webhook.files import manifest_files
 from webhook.policy import Mode, Policy
-from webhook.settings import check_families, read_address, read_card_sizes, read_percentages, read_rules
+from webhook.settings import check_families, read_address, read_card_sizes, read_device_config, read_percentages
 from webhook.state_directory import read_state
 
 if TYPE_CHECKING:
     from webhook.server.compose import Service
     from webhook.server.sources import Origin
+
+_log = logging.getLogger(__name__)
 
 _HINTS = """
 hami-quota serves {origin} on https://{bind}. In another terminal, a review that fits and one that is refused:
@@ -142,7 +145,10 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         enforce_updates=enforce_updates,
         lookup_after_s=lookup_after,
     )
-    rules = read_rules(device_config, policy)
+    config = read_device_config(device_config)
+    for unknown in config.unknown_keys:
+        _log.warning("%s: %s", device_config, unknown)
+    rules = Rules(config.backends, policy)
     check_families("--assumed-card-memory", policy.assumed_card_memory_mib, [family.key for family in rules.backends])
     origin = Origin(state=state, kubeconfig=kubeconfig, context=context, stale_after_s=stale_after)
     # What is wrong should end the start here, in one line, and not the worker in many.

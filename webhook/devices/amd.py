@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from webhook.devices.base import Card, CardKind, Defaults, DeviceRequest, Ineffective, Share, Unusable
 from webhook.devices.family import WHOLE_CARD, Family, read_names
+from webhook.devices.guide import Guide
 from webhook.devices.registration import decode_json_cards
 
 if TYPE_CHECKING:
@@ -28,8 +29,16 @@ class AmdBackend(Family):
     """The AMD family; it reads limits alone."""
 
     key = "AMD"
+    guide = Guide(
+        title="AMD",
+        memory=8000,
+        cores=30,
+        notes=("Without cores each card is charged all of its cores. Only limits are read, as in HAMi.",),
+        differs=("Cores are percent throughout; HAMi books compute units (304 of an MI300X) against the same quota.",),
+    )
     allocated_annotation = "hami.io/amd-devices-allocated"
     owned_annotations = ("hami.io/amd-devices-allocated", "hami.io/amd-devices-to-allocate")
+    counts_by_card = True
     uuid_annotations = ("amd.com/use-gpu-uuid", "amd.com/nouse-gpu-uuid")
     model_annotations = ("amd.com/use-gputype", "amd.com/nouse-gputype")
     unsaid_cores_percent = WHOLE_CARD

@@ -25,6 +25,7 @@ from webhook.devices.base import (
     Unusable,
 )
 from webhook.devices.family import Family
+from webhook.devices.guide import Guide
 from webhook.devices.reading import quantity_or_none, rewritten
 from webhook.devices.registration import decode_json_cards
 
@@ -66,6 +67,7 @@ class AscendConfig:
     @classmethod
     def read(cls, block: ConfigBlock) -> Self:
         """Return what an entry says; errors name line and key."""
+        block.knows("chipName", "aiCore", "aiCPU")
         common_word = block.text("commonWord")
         if not common_word and block.resource_name("resourceName"):
             raise block.error("resourceName", "stands in an entry without a commonWord, which names its annotations")
@@ -80,9 +82,7 @@ class AscendConfig:
             ),
             allocatable=block.integer("memoryAllocatable", largest=_MAX_INT64),
             capacity=block.integer("memoryCapacity", largest=_MAX_INT64),
-            templates=tuple(
-                sorted(template.integer("memory", largest=_MAX_INT64) for template in block.blocks("templates"))
-            ),
+            templates=tuple(sorted(_template_memory(template) for template in block.blocks("templates"))),
             is_paired=block.boolean("superPod") and common_word == _PAIRED_CHIP,
             runtime_class_name=block.text("runtimeClassName"),
             overwrite_env=block.boolean("overwriteEnv"),
@@ -101,6 +101,11 @@ class AscendConfig:
         return next((template for template in self.templates if amount <= template), whole)
 
 
+def _template_memory(template: ConfigBlock) -> int:
+    template.knows("name", "aiCore", "aiCPU")
+    return template.integer("memory", largest=_MAX_INT64)
+
+
 def ascend_backends(config: ConfigBlock) -> tuple[DeviceBackend, ...]:
     """Return a family for each chip that `vnpus.configs` configures with a count.
 
@@ -108,6 +113,8 @@ def ascend_backends(config: ConfigBlock) -> tuple[DeviceBackend, ...]:
     a chip is charged all the same.
     """
     block = config.block("vnpus")
+    if block is not None:
+        block.knows("hamiVnpuCore")
     chips: dict[str, AscendConfig] = {}
     for entry in block.blocks("configs") if block is not None else ():
         chip = AscendConfig.read(entry)
@@ -126,6 +133,22 @@ class AscendBackend(Family):
         config: What is configured for it.
         counts: The count resources of every chip configured: a container that has one asks for cards.
     """
+
+    guide = Guide(
+        title="Ascend",
+        memory=8000,
+        cores=30,
+        notes=(
+            "Memory is rounded up to a template of the chip, or to the whole card, which no memory stands for, too.",
+            "Several cards are whole ones.",
+            f"In pods annotated `{_MODE_ANNOTATION}: {_SOFT_MODE}` memory is taken as it is, and cores may be asked.",
+            f"{_PAIRED_CHIP} cards come in pairs where `superPod` is set: 1 becomes 2, other odd numbers are refused.",
+        ),
+        differs=(
+            "Memory of 0, negative or with a fraction is refused; HAMi rounds it up to a template.",
+            f"A part of one {_PAIRED_CHIP} is refused; HAMi makes two cards of it and then refuses its own result.",
+        ),
+    )
 
     def __init__(self, config: AscendConfig, counts: frozenset[str]) -> None:
         super().__init__(config.names)

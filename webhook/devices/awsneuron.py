@@ -24,6 +24,7 @@ from webhook.devices.base import (
     Unusable,
 )
 from webhook.devices.family import Family
+from webhook.devices.guide import Guide
 from webhook.devices.reading import quantity_or_none
 from webhook.devices.whole_card import capacity
 from webhook.errors import DecodeError
@@ -45,6 +46,18 @@ class AwsNeuronBackend(Family):
     """The AWS Neuron family."""
 
     key = "AWSNeuron"
+    guide = Guide(
+        title="AWS Neuron",
+        cores=4,
+        notes=(
+            "A container asks for whole devices, or for NeuronCores: 1, or a multiple of 2.",
+            "Cores beside a count mean nothing.",
+        ),
+        differs=(
+            "Cores are a number throughout; HAMi books a bit mask (3 for two cores) against the same quota.",
+            "Whole devices are charged the cores that nodes register; HAMi charges those of the first node it saw.",
+        ),
+    )
     allocated_annotation = "hami.io/aws-neuron-devices-allocated"
     owned_annotations = (
         "hami.io/aws-neuron-devices-allocated",

@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -17,8 +18,11 @@ from webhook.errors import QuantityError
 if TYPE_CHECKING:
     from webhook.api.node import Node
     from webhook.api.pod import Container, Pod
+    from webhook.devices.guide import Guide
 
 MAX_INT32 = 2**31 - 1
+
+_PRINTABLE = re.compile(r"[ -~]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,7 @@ class ResourceNames:
     """The resource names of a family; "" for one that it does not have.
 
     Attributes:
+        memory_percentage: The resource that asks for memory in percent of a card.
         memory_factor: Accounting units (MiB) in one unit of the memory resource, at least 1.
         count_unit: What the count counts, for people.
         cores_unit: What the cores are counted in, for people.
@@ -112,6 +117,7 @@ class ResourceNames:
     count: str
     memory: str = ""
     cores: str = ""
+    memory_percentage: str = ""
     memory_factor: int = 1
     count_unit: str = "cards"
     cores_unit: str = "percent of a card's cores"
@@ -183,6 +189,10 @@ class DeviceBackend(Protocol):
         """HAMi's device key, such as `NVIDIA`; the type in allocation annotations and the name in messages."""
 
     @property
+    def guide(self) -> Guide:
+        """The words for people."""
+
+    @property
     def names(self) -> ResourceNames:
         """The resources that carry quotas."""
 
@@ -211,6 +221,10 @@ class DeviceBackend(Protocol):
     def share(self, request: DeviceRequest, kind: CardKind) -> Share | None:
         """Return what a card of a kind gives to a request that is sized by its card; None when it cannot serve it."""
 
+    @property
+    def counts_by_card(self) -> bool:
+        """Whether `counted` depends on the card, so that a record has to be counted anew when cards are registered."""
+
     def counted(self, memory: int, cores: int, kind: CardKind | None) -> Share:
         """Return what a recorded device counts against quotas.
 
@@ -232,8 +246,15 @@ class DeviceBackend(Protocol):
 
 
 def comma_list(text: str | None) -> tuple[str, ...]:
-    """Return the entries of a comma-separated annotation, blanks trimmed, empty ones dropped."""
-    return tuple(entry.strip() for entry in (text or "").split(",") if entry.strip())
+    """Return the entries of a comma-separated annotation, blanks trimmed, each once.
+
+    A list with an empty entry, or with anything but printable ASCII, comes back empty and so narrows nothing: HAMi's
+    releases read such lists in different ways, and a pod must not be sized by fewer cards than it could get.
+    """
+    if not text or not _PRINTABLE.fullmatch(text):
+        return ()
+    entries = dict.fromkeys(entry.strip(" ") for entry in text.split(","))
+    return () if "" in entries else tuple(entries)
 
 
 def read_whole(container: Container, resource: str, value: Any, *, largest: int, accepted: str) -> int | Unusable:

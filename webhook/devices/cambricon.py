@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from webhook.devices.family import WHOLE_CARD, Family, read_names
+from webhook.devices.guide import Guide
 from webhook.devices.registration import cards_by_capacity
 
 if TYPE_CHECKING:
@@ -23,6 +24,13 @@ class CambriconBackend(Family):
     """The Cambricon family. The annotations for types of card that HAMi declares are read by nobody."""
 
     key = "MLU"
+    guide = Guide(
+        title="Cambricon MLU",
+        memory=32,
+        cores=30,
+        notes=("Without cores each card is charged all of its cores.",),
+        differs=("Memory that HAMi drops the request for, and counts or cores that it wraps, are refused.",),
+    )
     allocated_annotation = "hami.io/cambricon-mlu-devices-allocated"
     owned_annotations = (
         "hami.io/cambricon-mlu-devices-allocated",

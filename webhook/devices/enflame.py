@@ -24,6 +24,7 @@ from webhook.devices.base import (
 )
 from webhook.devices.enflame_profiles import REGISTER_ANNOTATION, decode_drs_cards, profile
 from webhook.devices.family import WHOLE_CARD, Family
+from webhook.devices.guide import Guide
 from webhook.devices.reading import quantity_or_none
 from webhook.devices.whole_card import WholeCardFamily
 
@@ -38,6 +39,8 @@ def enflame_backends(config: ConfigBlock) -> tuple[DeviceBackend, ...]:
     block = config.block("enflame")
     count = memory = cores = whole_count = ""
     if block is not None:
+        # The older name of the count, and a percentage that HAMi reads and never uses.
+        block.knows("resourceNameVGCU", "resourceNameVGCUPercentage")
         count = block.resource_name("resourceNameDRSGCU") or block.resource_name("resourceNameVGCU")
         memory = block.resource_name("resourceNameGCUMemory")
         cores = block.resource_name("resourceNameGCUCore")
@@ -55,6 +58,9 @@ class GcuBackend(WholeCardFamily):
     """Whole Enflame cards. HAMi looks at no annotation that names cards: pkg/device/enflame/gcu.go, `Fit`."""
 
     key = "GCU"
+    guide = Guide(
+        title="Enflame, whole cards", differs=("The count can be limited; HAMi has no quota for the family.",)
+    )
     allocated_annotation = "hami.io/enflame-gcu-devices-allocated"
     owned_annotations = ("hami.io/enflame-gcu-devices-allocated", "hami.io/enflame-gcu-devices-to-allocate")
     uuid_annotation_pairs = ()
@@ -80,6 +86,18 @@ class EnflameDrsBackend(Family):
     """Slices of Enflame cards."""
 
     key = "Enflame"
+    guide = Guide(
+        title="Enflame, slices (DRS)",
+        memory=12288,
+        cores=25,
+        sized_by="its slice's",
+        notes=(
+            "A container asks for one slice of one card: by its size, or else by memory (GB or MiB) and cores.",
+            "It is charged the slice that the registered cards are cut to for it.",
+            "The names are built in, and in force without an `enflame` block, as in HAMi.",
+        ),
+        differs=("Memory is MiB throughout; HAMi charges slices, GB or MiB as written, and books MiB.",),
+    )
     allocated_annotation = "hami.io/enflame-vgpu-devices-allocated"
     # HAMi writes `assigned-containers` too, a name without an owner that others may write: it is not guarded.
     owned_annotations = (

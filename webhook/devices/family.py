@@ -27,6 +27,7 @@ from webhook.devices.reading import named_cards, no_card_beside, read_count, rew
 if TYPE_CHECKING:
     from webhook.api.pod import Container, Pod
     from webhook.devices.config import ConfigBlock
+    from webhook.devices.guide import Guide
 
 WHOLE_CARD = 100
 """All of a card, in percent."""
@@ -44,7 +45,7 @@ class Family:
     """A family that charges what it is asked for, card by card.
 
     Attributes:
-        key: See `DeviceBackend`, as for the two annotations below.
+        key: See `DeviceBackend`, as for the words and the two annotations below.
         uuid_annotations: The pod annotations that list the cards to use, and those not to use.
         model_annotations: The same for types of card; none where the family does not look at any.
         mode_annotation: The pod annotation that decides how the family reads a request; "" where there is none.
@@ -52,12 +53,14 @@ class Family:
     """
 
     key: str
+    guide: Guide
     allocated_annotation: str
     owned_annotations: tuple[str, ...]
     uuid_annotations: tuple[str, str]
     model_annotations: tuple[str, str] | None = None
     mode_annotation: str = ""
     unsaid_cores_percent: int = 0
+    counts_by_card: bool = False
 
     def __init__(self, names: ResourceNames) -> None:
         self.names = names

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from webhook.devices.base import MAX_INT32
 from webhook.devices.family import WHOLE_CARD, Family, read_names
+from webhook.devices.guide import Guide
 from webhook.devices.registration import decode_comma_cards
 
 if TYPE_CHECKING:
@@ -24,6 +25,13 @@ class HygonBackend(Family):
     """The Hygon family."""
 
     key = "DCU"
+    guide = Guide(
+        title="Hygon DCU",
+        memory=8000,
+        cores=30,
+        notes=("Without cores each card is charged all of its cores.",),
+        differs=("Memory with a fraction is refused; HAMi takes it for a whole card.",),
+    )
     allocated_annotation = "hami.io/dcu-devices-allocated"
     owned_annotations = ("hami.io/dcu-devices-allocated", "hami.io/dcu-devices-to-allocate")
     uuid_annotations = ("hygon.com/use-gpuuuid", "hygon.com/nouse-gpuuuid")

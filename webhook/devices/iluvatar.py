@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from webhook.devices.base import NO_DEFAULTS, Card, Defaults, ResourceNames, Unusable, read_whole
 from webhook.devices.family import WHOLE_CARD, Family, overwritten, read_names
+from webhook.devices.guide import Guide
 from webhook.devices.registration import decode_comma_cards
 
 if TYPE_CHECKING:
@@ -27,11 +28,20 @@ _NAME_VARIABLE = "SOL_CONTINER_NAME"
 class IluvatarBackend(Family):
     """The family of one Iluvatar chip."""
 
+    guide = Guide(
+        title="Iluvatar",
+        memory=32,
+        cores=30,
+        notes=("Several cards are charged all of their cores, whatever cores stand beside them.",),
+        differs=("HAMi charges several cards the cores of all of them once for each: 400 for 2 cards, and not 200.",),
+    )
+
     @classmethod
     def from_config(cls, config: ConfigBlock) -> tuple[DeviceBackend, ...]:
         """Return a family for each entry of the `iluvatars` list."""
         backends = []
         for block in config.blocks("iluvatars"):
+            block.knows("chipName")
             chip = block.text("commonWord")
             if not chip:
                 raise block.error("commonWord", "must name the chip, e.g. BI-V150")

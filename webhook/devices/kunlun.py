@@ -21,6 +21,7 @@ from webhook.devices.base import (
     Unusable,
 )
 from webhook.devices.family import WHOLE_CARD, Family, Figures
+from webhook.devices.guide import Guide
 from webhook.devices.reading import named_cards, quantity_or_none, rewritten
 from webhook.devices.registration import decode_json_cards
 from webhook.devices.whole_card import WholeCardFamily
@@ -58,6 +59,7 @@ class KunlunBackend(WholeCardFamily):
     """Whole XPUs."""
 
     key = "kunlun"
+    guide = Guide(title="Kunlun, whole XPUs", differs=("The count can be limited; HAMi has no quota for the family.",))
     allocated_annotation = "hami.io/kunlun-allocated"
     owned_annotations = ("hami.io/kunlun-allocated", "BAIDU_COM_DEVICE_IDX")
     uuid_annotation_pairs = _UUID_ANNOTATIONS
@@ -70,6 +72,14 @@ class XpuBackend(Family):
     """Virtual XPUs."""
 
     key = "XPU"
+    guide = Guide(
+        title="Kunlun, virtual XPUs (vXPU)",
+        memory=20000,
+        notes=(
+            f"Memory is rounded up to one of {', '.join(map(str, _SIZES_MIB))} MiB; without memory it is the last.",
+        ),
+        differs=("Memory of 0, and more than a card has, are refused; HAMi rounds both to a size.",),
+    )
     allocated_annotation = "hami.io/xpu-devices-allocated"
     owned_annotations = ("hami.io/xpu-devices-allocated", "hami.io/xpu-devices-to-allocate")
     sizing_annotations = tuple(annotation for pair in _UUID_ANNOTATIONS for annotation in pair)

@@ -24,6 +24,7 @@ from webhook.devices.base import (
     Unusable,
 )
 from webhook.devices.family import WHOLE_CARD, Family
+from webhook.devices.guide import Guide
 from webhook.devices.reading import quantity_or_none
 from webhook.devices.whole_card import WholeCardFamily
 from webhook.errors import DecodeError
@@ -52,6 +53,7 @@ def metax_backends(config: ConfigBlock) -> tuple[DeviceBackend, ...]:
     block = config.block("metax")
     if block is None:
         return ()
+    block.knows("sgpuTopologyAware")
     names = ResourceNames(
         count=block.resource_name("resourceVCountName"),
         memory=block.resource_name("resourceVMemoryName"),
@@ -66,6 +68,7 @@ class MetaxBackend(WholeCardFamily):
     """Whole MetaX cards."""
 
     key = "Metax-GPU"
+    guide = Guide(title="MetaX, whole cards", differs=("The count can be limited; HAMi has no quota for the family.",))
     allocated_annotation = "hami.io/metax-gpu-devices-allocated"
     owned_annotations = ("hami.io/metax-gpu-devices-allocated", "hami.io/metax-gpu-devices-to-allocate")
     uuid_annotation_pairs = (_UUID_ANNOTATIONS,)
@@ -78,6 +81,20 @@ class MetaxSharedBackend(Family):
     """Shared MetaX cards."""
 
     key = "Metax-SGPU"
+    guide = Guide(
+        title="MetaX, shared cards",
+        memory=16,
+        cores=30,
+        notes=(
+            "Memory with a unit (`16Gi`) is bytes, and GiB without one. Only limits are read, as in HAMi.",
+            "Without cores each card is charged all of its cores.",
+            f"A pod annotated `{_APP_CLASS}: {_ONLINE}` is charged no cores.",
+        ),
+        differs=(
+            "`64000` is 64000 GiB; HAMi takes every multiple of 1000 for bytes, and those for a whole card.",
+            "HAMi charges online pods their cores when they are created, and books none.",
+        ),
+    )
     allocated_annotation = "hami.io/metax-sgpu-devices-allocated"
     owned_annotations = (
         "hami.io/metax-sgpu-devices-allocated",

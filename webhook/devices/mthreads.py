@@ -19,6 +19,7 @@ from webhook.devices.base import (
     read_whole,
 )
 from webhook.devices.family import WHOLE_CARD, Family, Figures, overwritten, read_names
+from webhook.devices.guide import Guide
 from webhook.devices.registration import cards_by_capacity
 
 if TYPE_CHECKING:
@@ -42,6 +43,17 @@ class MthreadsBackend(Family):
     """The Moore Threads family."""
 
     key = "Mthreads"
+    guide = Guide(
+        title="Moore Threads",
+        memory=16,
+        cores=4,
+        notes=(
+            "Memory and cores are those of all the container's cards together.",
+            f"One card takes memory of {', '.join(map(str, _SIZES))} units; without memory it is a whole card.",
+            "Several cards are whole ones, whatever memory stands beside them.",
+        ),
+        differs=("A limit that defaulting changes changes the request with it; HAMi leaves a pod nobody accepts.",),
+    )
     allocated_annotation = "hami.io/mthreads-vgpu-devices-allocated"
     owned_annotations = (
         "hami.io/mthreads-vgpu-devices-allocated",

@@ -7,6 +7,7 @@ use (weak spots D3, D5, D8); here they are refused. The memory of a card without
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,6 +30,7 @@ from webhook.devices.base import (
     read_whole,
 )
 from webhook.devices.config import ConfigBlock
+from webhook.devices.guide import Guide
 from webhook.devices.reading import quantity_or_none
 from webhook.devices.registration import decode_comma_cards, decode_json_cards
 from webhook.errors import DecodeError
@@ -42,6 +44,20 @@ if TYPE_CHECKING:
 _REGISTER_ANNOTATION = "hami.io/node-nvidia-register"
 _SCORE_ANNOTATION = "hami.io/node-nvidia-score"
 _WHOLE_CARD = 100
+
+# What the device plugin and the scheduler read, and admission does not. Source: devices.md 2.1.
+_KEYS_ELSEWHERE = (
+    "deviceSplitCount",
+    "deviceMemoryScaling",
+    "deviceCoreScaling",
+    "preConfiguredDeviceMemory",
+    "disableCoreLimit",
+    "enableNumaTopology",
+    "libCudaLogLevel",
+)
+
+# Source: HAMi pkg/device/nvidia/mig_profiles.go, such as `1g.5gb`; HAMi looks at the length in bytes.
+_MIG_PROFILE = re.compile(r"[^.]+g\..*", re.DOTALL)
 
 
 class _PairScore(msgspec.Struct):
@@ -74,6 +90,8 @@ class NvidiaConfig:
     @classmethod
     def read(cls, block: ConfigBlock) -> Self:
         """Return what the block says; errors name line and key."""
+        block.knows(*_KEYS_ELSEWHERE)
+        _check_mig_profiles(block)
         return cls(
             count_name=block.resource_name("resourceCountName"),
             memory_name=block.resource_name("resourceMemoryName"),
@@ -92,10 +110,35 @@ class NvidiaConfig:
         )
 
 
+def _check_mig_profiles(block: ConfigBlock) -> None:
+    """Refuse an allow-list with which HAMi does not start; what it allows is between HAMi and the nodes."""
+    for entry in block.blocks("migProfileAllowlist"):
+        for key in ("models", "profiles"):
+            if not entry.texts(key):
+                raise entry.error(key, "must list at least one, or HAMi does not start")
+        for profile in entry.texts("profiles"):
+            if not _MIG_PROFILE.fullmatch(profile):
+                raise entry.error("profiles", f"{profile!r} is no MIG profile: write one such as 1g.5gb")
+
+
 class NvidiaBackend:
     """The NVIDIA family."""
 
     key = "NVIDIA"
+    guide = Guide(
+        title="NVIDIA",
+        memory=8000,
+        cores=30,
+        notes=(
+            "Memory, a percentage or cores without a count ask for `defaultGPUNum` cards, 1 in HAMi's default.",
+            "Memory wins over a percentage beside it. 0 of either is as good as none: a whole card.",
+            "On a MIG card HAMi books the profile that it cuts, in place of what was asked.",
+        ),
+        differs=(
+            "Percentages and whole cards are charged at creation; HAMi charges no memory until it has placed the pod.",
+            "`16Gi`, `1.5`, and amounts out of range are refused; HAMi drops or wraps them in silence.",
+        ),
+    )
     allocated_annotation = "hami.io/vgpu-devices-allocated"
     owned_annotations = (
         "hami.io/vgpu-devices-allocated",
@@ -103,6 +146,7 @@ class NvidiaBackend:
         "hami.io/vgpu-mig-allocations",
     )
 
+    counts_by_card = False
     sizing_annotations = (
         "nvidia.com/use-gputype",
         "nvidia.com/nouse-gputype",
@@ -123,6 +167,7 @@ class NvidiaBackend:
             count=config.count_name,
             memory=config.memory_name,
             cores=config.core_name,
+            memory_percentage=config.memory_percentage_name,
             memory_factor=config.memory_factor,
         )
         asked = (config.count_name, config.memory_name, config.memory_percentage_name, config.core_name)

@@ -6,6 +6,8 @@ Source: accounting.md 4.1 and 4.2, after HAMi pkg/device/devices.go; devices.md 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from webhook.api.quantity import parse_quantity
@@ -58,6 +60,30 @@ def _json_card(annotation: str, entry: dict[str, Any]) -> Card:
     uuid, model, mode = texts
     memory_mib, cores = figures["devmem"], figures["devcore"]
     return Card(uuid, CardKind(model=model, mode=mode, memory_mib=memory_mib, cores=cores))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommaCard:
+    """A card as a node's device plugin writes it in the comma form; quota needs less of it (`Card`)."""
+
+    uuid: str
+    index: int
+    slots: int
+    memory_mib: int
+    cores: int
+    model: str
+    numa: int
+    is_healthy: bool
+    mode: str
+
+
+def encode_comma_cards(cards: Iterable[CommaCard]) -> str:
+    """Return the text in which a node registers cards, in the longer form of nine fields that HAMi writes."""
+    return "".join(
+        f"{card.uuid},{card.slots},{card.memory_mib},{card.cores},{card.model},{card.numa},"
+        f"{'true' if card.is_healthy else 'false'},{card.index},{card.mode}:"
+        for card in cards
+    )
 
 
 def decode_comma_cards(annotation: str, text: str) -> tuple[Card, ...]:

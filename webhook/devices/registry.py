@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from webhook.api.pod import Container, Pod
 from webhook.devices.amd import AmdBackend
@@ -15,7 +16,7 @@ from webhook.devices.awsneuron import AwsNeuronBackend
 from webhook.devices.base import NO_DEFAULTS, DeviceBackend
 from webhook.devices.biren import BirenBackend
 from webhook.devices.cambricon import CambriconBackend
-from webhook.devices.config import ConfigBlock, read_config
+from webhook.devices.config import ConfigBlock, UnknownKey, read_config
 from webhook.devices.enflame import enflame_backends
 from webhook.devices.hygon import HygonBackend
 from webhook.devices.iluvatar import IluvatarBackend
@@ -45,8 +46,25 @@ _FAMILIES: Mapping[str, Callable[[ConfigBlock], tuple[DeviceBackend, ...]]] = {
 }
 
 
+class DeviceConfig(NamedTuple):
+    """What HAMi's device configuration comes to.
+
+    Attributes:
+        backends: The device families in force.
+        unknown_keys: Keys that HAMi does not read, in the order of their lines.
+    """
+
+    backends: tuple[DeviceBackend, ...]
+    unknown_keys: tuple[UnknownKey, ...]
+
+
 def load_backends(text: str) -> tuple[DeviceBackend, ...]:
-    """Return the device families that HAMi's device configuration puts in force.
+    """Return the device families of `load_device_config`, which says what it raises."""
+    return load_device_config(text).backends
+
+
+def load_device_config(text: str) -> DeviceConfig:
+    """Return the device families that HAMi's device configuration puts in force, and the keys nobody reads.
 
     Args:
         text: The content of HAMi's `device-config.yaml`.
@@ -64,7 +82,7 @@ def load_backends(text: str) -> tuple[DeviceBackend, ...]:
         raise DeviceConfigError("document", f"configures no device family: it needs one of {', '.join(_FAMILIES)}")
     backends = tuple(backend for family in built.values() for backend in family)
     _refuse_shared_names(backends)
-    return backends
+    return DeviceConfig(backends, tuple(sorted(config.unknown_keys())))
 
 
 def _refuse_shared_names(backends: Sequence[DeviceBackend]) -> None:

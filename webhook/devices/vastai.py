@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from webhook.devices.base import Card, ResourceNames
 from webhook.devices.family import WHOLE_CARD, Family
+from webhook.devices.guide import Guide
 from webhook.devices.registration import decode_json_cards
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class VastaiBackend(Family):
     """The Vastai family."""
 
     key = "Vastai"
+    guide = Guide(title="Vastai", differs=("The count can be limited; HAMi has no quota for the family.",))
     allocated_annotation = "hami.io/Vastai-devices-allocated"
     owned_annotations = ("hami.io/Vastai-devices-allocated", "hami.io/Vastai-devices-to-allocate")
     uuid_annotations = ("vastaitech.com/use-gpuuuid", "vastaitech.com/nouse-gpuuuid")

@@ -109,7 +109,7 @@ class PodSink:
         """Work out anew what pending pods are charged whose figure depends on the registered cards."""
         sizes_changed = before.counts.keys() != self._ledger.inventory.counts.keys()
         for namespace, record in self._ledger.estimated():
-            if sizes_changed or self._names_cards(record):
+            if sizes_changed or record.last_decoded is not None or self._names_cards(record):
                 self._ledger.record_pod(namespace, record.uid, self._resized)
 
     def _resized(self, previous: PodRecord | None, inventory: Inventory) -> PodRecord | None:

@@ -44,8 +44,13 @@ class Sweep:
                 freed += forget_if_gone(self._ledger, self._lookup, namespace, item, _LOOKUP_TIMEOUT_S)
             except ApiServerError as error:
                 _log.warning("pod %s/%s, admitted and not seen, cannot be looked up: %s", namespace, item.name, error)
+        self._ledger.prune()
         return freed
 
     def _run(self) -> None:
         while not self._stopping.wait(SWEEP_INTERVAL_S):
-            self.run_once()
+            try:
+                self.run_once()
+            except Exception:  # noqa: BLE001 - whatever it is
+                # A thread that ended would give nothing back any more.
+                _log.exception("the sweep failed and goes on")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # The API server cuts warnings at 256 characters in all and asks for less than 120 each.
 _WARNING_LENGTH = 120
+_MOST_LINES = 20
 
 
 def denial(decision: Decision) -> str:
@@ -36,7 +37,7 @@ def denial(decision: Decision) -> str:
             why = "no card is registered that would give the memory asked as a percentage, or as whole cards, a size"
             return "\n".join([*lines, f"(namespace {decision.namespace}: {why})"])
         case _:
-            return "\n".join(decision.problems)
+            return "\n".join(_few(decision.problems))
 
 
 def _shape(exceeded: Sequence[Exceeded]) -> list[str]:
@@ -88,7 +89,14 @@ def warnings(decision: Decision) -> list[str]:
     said += [_passed_line(item) for item in decision.passed]
     if decision.is_refused and decision.is_allowed and (decision.is_lenient or decision.mode is Mode.WARN):
         said += _would_be_refused(decision)
-    return [_cut(line) for line in said]
+    return [_cut(line) for line in _few(said)]
+
+
+def _few(lines: Sequence[str]) -> list[str]:
+    """Return lines as they are, or the first of many: a pod may have any number of containers."""
+    if len(lines) <= _MOST_LINES:
+        return list(lines)
+    return [*lines[:_MOST_LINES], f"... and {len(lines) - _MOST_LINES} more"]
 
 
 def _would_be_refused(decision: Decision) -> list[str]:

@@ -128,9 +128,11 @@ class Front:
 def budget_s(query: bytes) -> float:
     """Return the seconds that a request's query leaves us: its `timeout`, less what the API server may have added."""
     timeout_s = _DEFAULT_TIMEOUT_S
-    for name, value in parse_qsl(query):
-        if name == b"timeout":
-            timeout_s = duration_s(value) or _DEFAULT_TIMEOUT_S
+    try:
+        said = dict(parse_qsl(query)).get(b"timeout", b"")
+    except ValueError:
+        said = b""
+    timeout_s = duration_s(said) or _DEFAULT_TIMEOUT_S
     timeout_s = min(timeout_s, _MAX_TIMEOUT_S)
     return max(timeout_s - _ROUNDING_S, timeout_s * _MIN_SHARE)
 

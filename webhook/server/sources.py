@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from webhook.admission import Rules
     from webhook.kube import KubeClient
     from webhook.ledger import QuotaLedger
+
+_log = logging.getLogger(__name__)
 
 # A watch says something once a minute at least (bookmarks). A view older than this decides nothing.
 STALE_AFTER_S = 90.0
@@ -252,7 +255,11 @@ class StateSource:
 
     def _follow(self) -> None:
         while not self._stopping.wait(POLL_INTERVAL_S):
-            self._state.poll()
+            try:
+                self._state.poll()
+            except Exception:  # noqa: BLE001 - whatever it is
+                # Whatever it is, the next look may find it mended; a thread that ended would never look again.
+                _log.exception("the state directory could not be followed")
 
 
 def _handing(decode: Callable[[bytes], Any], sink: Any) -> Callable[[list[bytes]], None]:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from builders import ALLOCATED, CORES, MEMORY, REGISTER, PodBuilder, World, node, node_with, pod, quota_object
 
@@ -97,6 +98,24 @@ def test_a_pod_that_holds_nothing_has_no_record(sinks: Sinks, subject: PodBuilde
 def test_a_pod_that_names_us_anywhere_is_looked_at(sinks: Sinks, subject: PodBuilder):
     """What it then counts is `usage`'s to say."""
     assert sinks.pods._is_ours(subject.build())
+
+
+@pytest.mark.parametrize(
+    ("subject", "want_whole"),
+    [
+        pytest.param(pod("a").app("main", mem=100), True, id="one that asks"),
+        pytest.param(pod("a").app("main").allocated("GPU-a,NVIDIA,100,0:;"), True, id="an allocation alone"),
+        pytest.param(pod("a").app("main", limits={"cpu": "1"}).phase("Running"), False, id="one without devices"),
+    ],
+)
+def test_of_a_pod_without_devices_nothing_is_kept_but_which_it_is(
+    sinks: Sinks, subject: PodBuilder, *, want_whole: bool
+):
+    read = subject.build()
+    kept = sinks.pods.decode(msgspec.json.encode(read))
+    assert kept.metadata == read.metadata
+    assert (kept == read) is want_whole
+    assert kept.spec.containers == (read.spec.containers if want_whole else [])
 
 
 def test_a_pod_that_stops_asking_is_released(sinks: Sinks):
