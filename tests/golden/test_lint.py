@@ -29,6 +29,7 @@ nvidia:
   memoryFactor: 10
 """
 MISSPELT = GOOD + "  resourceCoresName: nvidia.com/gpucores\n"
+PROBLEM = "line 6: nvidia.resourceCoresName: HAMi reads no such key; did you mean resourceCoreName?"
 
 
 def lint(directory: Path, text: str, *arguments: str) -> tuple[int, str, str]:
@@ -50,8 +51,18 @@ def test_a_file_without_warnings(tmp_path: Path, arguments: tuple[str, ...]):
 
 @pytest.mark.parametrize(("arguments", "want"), [((), 0), (("--strict",), 1)])
 def test_a_misspelt_key_is_told_and_is_an_error_only_when_strict(tmp_path: Path, arguments: tuple[str, ...], want: int):
-    warning = "warning: config.yaml: line 6: nvidia.resourceCoresName: HAMi reads no such key; did you mean resourceCoreName?\n"
-    assert lint(tmp_path, MISSPELT, *arguments) == (want, TABLE, warning)
+    code, printed, told = lint(tmp_path, MISSPELT, *arguments)
+    assert (code, printed) == (want, TABLE)
+    assert told == f"warning: config.yaml: {PROBLEM}\n"
+
+
+def test_serve_logs_it_once(tmp_path: Path):
+    (tmp_path / "config.yaml").write_text(MISSPELT, encoding="utf-8")
+    options = ("--device-config", "config.yaml", "--state", ROOT / "examples" / "cluster", "--certs", "nowhere")
+    done = subprocess.run([COMMAND, "serve", *options], cwd=tmp_path, capture_output=True, text=True, check=False)
+    warning, error = done.stderr.splitlines()
+    assert warning.endswith(f" WARNING webhook.cli.serve: config.yaml: {PROBLEM}")
+    assert error.startswith("hami-quota: --certs nowhere: ")
 
 
 @pytest.mark.parametrize(

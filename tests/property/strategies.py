@@ -96,6 +96,7 @@ limits = st.one_of(
     st.fixed_dictionaries({}, optional=_asked),
     st.fixed_dictionaries(_plain | {"nvidia.com/gpu": st.sampled_from(("1", "2"))}),
     st.fixed_dictionaries({"nvidia.com/gpu": st.just("1")}, optional=_plain),
+    st.fixed_dictionaries({"nvidia.com/gpumem-percentage": st.sampled_from(("50", "33", "100"))}),
 )
 
 
@@ -119,7 +120,7 @@ def pod_specs(draw: DrawFn) -> dict[str, Any]:
 @st.composite
 def quota_specs(draw: DrawFn) -> dict[str, Any]:
     """Return the spec of a quota: limits that bind, that do not and that cannot be read, with scopes or without."""
-    figure = st.sampled_from(("100000", "9k", "4000", "2", "0", "1.5"))
+    figure = st.sampled_from(("100000", "9k", "5500", "4000", "150", "3", "2", "0", "1.5"))
     keys = ("limits.nvidia.com/gpu", "limits.nvidia.com/gpumem", "limits.nvidia.com/gpucores", "limits.cpu")
     spec: dict[str, Any] = {"hard": draw(st.dictionaries(st.sampled_from(keys), figure, min_size=1))}
     scopes = st.sampled_from(("Terminating", "NotTerminating", "BestEffort", "NotBestEffort", "PriorityClass"))

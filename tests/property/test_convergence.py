@@ -495,9 +495,10 @@ class ConvergenceMachine(RuleBasedStateMachine):
         self.uids = 0
         self.put_quota("team-a", "q0", quota)
         self.put_node("n0", ((0, 40_000),))
+        self.put_node("n1", ((1, 80_000),))
         self.process = Process(self.cluster, factor)
         for name, spec in zip(("a", "b"), specs, strict=True):
-            self.create(namespace="team-a", name=name, spec=spec, sizing={}, review="away", is_lost=False)
+            self.create(namespace="team-a", name=name, spec=spec, sizing={}, review="away")
 
     def teardown(self) -> None:
         logging.disable(logging.NOTSET)
@@ -513,8 +514,19 @@ class ConvergenceMachine(RuleBasedStateMachine):
         ),
         review=st.sampled_from(("yes", "yes", "dry run", "away")),
         is_lost=st.booleans() | st.just(value=False),
+        is_swept=st.booleans(),
     )
-    def create(self, *, namespace: str, name: str, spec: Json, sizing: Json, review: str, is_lost: bool) -> None:
+    def create(
+        self,
+        *,
+        namespace: str,
+        name: str,
+        spec: Json,
+        sizing: Json,
+        review: str,
+        is_lost: bool = False,
+        is_swept: bool = False,
+    ) -> None:
         """A pod is reviewed, unless the webhook is away, and stored if that and everybody else allows it."""
         self.uids += 1
         metadata = {"namespace": namespace, "name": name, "uid": f"u{self.uids}", "annotations": dict(sizing)}
@@ -523,6 +535,8 @@ class ConvergenceMachine(RuleBasedStateMachine):
         is_taken = (namespace, name) in self.cluster.objects["pods"]
         if is_allowed and review != "dry run" and not is_lost and not is_taken:
             self.cluster.put("pods", document)
+        elif is_swept:
+            self.sweep()
 
     def judge(self, document: Json, *, is_dry_run: bool = False) -> bool:
         decision = self.process.world.create(document, namespace=document["metadata"]["namespace"], dry_run=is_dry_run)
@@ -736,9 +750,11 @@ class ConvergenceMachine(RuleBasedStateMachine):
         del delivered[-count:]
         self.cluster.queues[kind][:0] = again
 
-    @rule(kind=st.sampled_from(KINDS))
-    def relist(self, kind: str) -> None:
-        """A watch breaks: what it had yet to tell is folded into a list."""
+    @rule(kind=st.sampled_from(KINDS), pick=picks, is_one_gone=st.booleans())
+    def relist(self, kind: str, pick: int, *, is_one_gone: bool) -> None:
+        """A watch breaks: what it had yet to tell, perhaps that something is gone, is folded into a list."""
+        if is_one_gone and self.cluster.objects[kind]:
+            self.cluster.delete(kind, key_of(self.chosen(pick, kind)))
         self.process.load(kind)
 
     @rule(order=st.permutations(KINDS))
@@ -774,6 +790,11 @@ class ConvergenceMachine(RuleBasedStateMachine):
                 for uid, promise in model.promises.items()
                 if promise.document["metadata"]["namespace"] == namespace
             }
+            assert {name: dict(quota.limits) for name, quota in ledger.quotas(namespace).items()} == {
+                name: model.limits(quota) for name, quota in model.quotas_of(namespace).items()
+            }
+            mode = model.modes.get(namespace)
+            assert ledger.view(namespace).mode == (mode if mode in ("warn", "audit", "off") else "enforce")
             totals = ledger.totals(namespace)
             assert all(amount >= 0 for amounts in totals.values() for amount in amounts.values())
             assert {name: nonzero(amounts) for name, amounts in totals.items()} == model.totals(namespace)

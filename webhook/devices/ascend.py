@@ -139,6 +139,7 @@ class AscendBackend(Family):
         memory=8000,
         cores=30,
         notes=(
+            "HAMi gives these cards only where its scheduler runs with `--enable-ascend`; they are charged anyway.",
             "Memory is rounded up to a template of the chip, or to the whole card, which no memory stands for, too.",
             "Several cards are whole ones.",
             f"In pods annotated `{_MODE_ANNOTATION}: {_SOFT_MODE}` memory is taken as it is, and cores may be asked.",

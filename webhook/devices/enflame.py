@@ -93,6 +93,7 @@ class EnflameDrsBackend(Family):
         sized_by="its slice's",
         notes=(
             "A container asks for one slice of one card: by its size, or else by memory (GB or MiB) and cores.",
+            "HAMi tells GB and MiB apart by their size; quotas are in MiB.",
             "It is charged the slice that the registered cards are cut to for it.",
             "The names are built in, and in force without an `enflame` block, as in HAMi.",
         ),

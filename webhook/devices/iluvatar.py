@@ -32,7 +32,10 @@ class IluvatarBackend(Family):
         title="Iluvatar",
         memory=32,
         cores=30,
-        notes=("Several cards are charged all of their cores, whatever cores stand beside them.",),
+        notes=(
+            "HAMi gives these cards only where its scheduler runs with `--enable-iluvatar`; they are charged anyway.",
+            "Several cards are charged all of their cores, whatever cores stand beside them.",
+        ),
         differs=("HAMi charges several cards the cores of all of them once for each: 400 for 2 cards, and not 200.",),
     )
 

@@ -139,8 +139,8 @@ def _charged(backend: DeviceBackend, request: DeviceRequest) -> Iterator[str]:
     if names.memory:
         percent = request.memory_percent
         share = f"{percent} % of " if percent is not None and percent < _WHOLE else ""
-        units = -(-request.memory_mib // names.memory_factor)
-        yield f"memory {times}{share}{sized_by}" if request.memory_by_card else f"memory {units * cards}"
+        units = -(-request.memory_mib * cards // names.memory_factor)
+        yield f"memory {times}{share}{sized_by}" if request.memory_by_card else f"memory {units}"
     if names.cores:
         yield f"cores {times}{sized_by}" if request.cores_by_card else f"cores {request.cores_percent * cards}"
 

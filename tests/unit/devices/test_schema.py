@@ -29,11 +29,13 @@ def test_every_key_of_hamis_own_files_is_known(path: Path):
     [
         pytest.param(
             GOOD + "  disableCoreLimit: true\n  deviceSplitCount: 10\n  deviceMemoryScaling: 1.5\n"
-            "  deviceCoreScaling: 1\n  preConfiguredDeviceMemory: 0\n  enableNumaTopology: false\n  libCudaLogLevel: 1\n",
+            "  deviceCoreScaling: 1\n  preConfiguredDeviceMemory: 0\n  enableNumaTopology: false\n"
+            "  libCudaLogLevel: 1\n",
             id="what nodes read",
         ),
         pytest.param(
-            "enflame: {resourceNameGCU: a/b, resourceNameDRSGCU: a/c, resourceNameVGCU: a/d, resourceNameVGCUPercentage: a/e}",
+            "enflame: {resourceNameGCU: a/b, resourceNameDRSGCU: a/c, resourceNameVGCU: a/d, "
+            "resourceNameVGCUPercentage: a/e}",
             id="a legacy name beside the one that is used",
         ),
         pytest.param("metax: {resourceCountName: a/b, sgpuTopologyAware: true}", id="what the scheduler reads"),
