@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from webhook.api.admission_review import AdmissionRequest
     from webhook.effective import Claim
 
-# Written by HAMi's scheduler when it places a pod, whatever the family. Source: accounting.md 10.
+# Written by HAMi's scheduler when it places a pod, whatever the family. Source: HAMi pkg/util/types.go.
 _SCHEDULER_ANNOTATIONS = (
     "hami.io/vgpu-node",
     "hami.io/vgpu-time",
@@ -343,7 +343,9 @@ def _unsized(request: PodRequest, uses: Sequence[QuotaUse]) -> tuple[Unsized, ..
 def _unthrottled(request: PodRequest, uses: Sequence[QuotaUse]) -> tuple[str, ...]:
     """Return one sentence for each core quota that containers escape because their cores are not limited (D6)."""
     return tuple(
-        f"quota {use.quota.name}: container {', '.join(containers)} sets no {resource}: its compute is not limited"
+        f"quota {use.quota.name}: {', '.join(containers)} set no {resource}: compute is not limited"
+        if len(containers) > 1
+        else f"quota {use.quota.name}: container {containers[0]} sets no {resource}: its compute is not limited"
         for use in uses
         for resource, containers in sorted(request.unthrottled.items())
         if resource in use.quota.limits

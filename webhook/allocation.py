@@ -8,7 +8,7 @@ recognised by its number of segments and laid at the containers that ask for the
 
 A second annotation says of cards cut into MIG instances which instance each device is: a JSON list.
 
-Source: accounting.md 3 and 8.3, after HAMi pkg/device/devices.go and nvidia/mig_allocations.go. HAMi lets a piece
+Source: HAMi pkg/device/devices.go and nvidia/mig_allocations.go. HAMi lets a piece
 without a comma, negative figures and 32-bit wraps pass; here they do not decode.
 """
 

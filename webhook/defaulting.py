@@ -1,7 +1,7 @@
 """A pod as it stands after HAMi's defaulting, and HAMi's own reasons to refuse one.
 
 Pods are judged in this form whether or not a mutating webhook ran: in CI it never has. Defaulting is idempotent, so
-nothing changes for a pod that was mutated. Source: accounting.md 1.2.
+nothing changes for a pod that was mutated. Source: HAMi pkg/scheduler/webhook.go.
 """
 
 from __future__ import annotations

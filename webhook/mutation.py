@@ -3,7 +3,7 @@
 For clusters in which HAMi's own webhook does not run; where it does, nothing is left to patch. What a family changes is
 said by its backend; here it becomes operations on the pod as it was written. The only module that imports jsonpatch.
 Refused is what HAMi's own webhook refuses. An amount that HAMi takes and cannot use is left as it is, and refused when
-the pod is judged. Source: accounting.md 1.2, after HAMi pkg/scheduler/webhook.go.
+the pod is judged. Source: HAMi pkg/scheduler/webhook.go.
 """
 
 from __future__ import annotations

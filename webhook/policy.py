@@ -57,7 +57,10 @@ class Policy:
         return _MODES.get(label or "", self.default_mode)
 
     def is_hami_scheduled(self, scheduler_name: str | None) -> bool:
-        """Return whether HAMi's own webhook takes a pod with this scheduler name. Source: accounting.md 1.2."""
+        """Return whether HAMi's own webhook takes a pod with this scheduler name.
+
+        Source: HAMi pkg/scheduler/webhook.go.
+        """
         if not scheduler_name or scheduler_name == self.scheduler_name:
             return True
         return scheduler_name == "default-scheduler" and self.overwrite_default_scheduler

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _PREFIX = "limits."
 
-# Where the resources of HAMi's families live by default; a limit under one of them was meant for HAMi. Source:
-# devices.md 2.
+# Where the resources of HAMi's families live by default; a limit under one of them was meant for HAMi. Source: HAMi
+# charts/hami/values.yaml.
 _HAMI_DOMAINS = frozenset(
     {
         "amd.com",

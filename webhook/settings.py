@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -64,10 +65,34 @@ def read_address(flag: str, text: str) -> tuple[str, int]:
         SettingsError: The text is not HOST:PORT.
     """
     host, colon, port = text.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or not int(port) < 2**16:
-        raise SettingsError(f"{flag}: {text!r} must be HOST:PORT, such as 127.0.0.1:8443")
+    if (
+        not colon
+        or not host
+        or (":" in host and not is_bracketed)
+        or not (port.isascii() and port.isdigit())
+        or not int(port) < 2**16
+    ):
+        raise SettingsError(f"{flag}: {text!r} must be HOST:PORT, such as 127.0.0.1:8443 or [::1]:8443")
     return host, int(port)
+
+
+def check_bindable(flag: str, address: tuple[str, int]) -> None:
+    """Refuse an address that cannot be served on, before the server tries it again and again.
+
+    Raises:
+        SettingsError: It is not this machine's, or the port is taken.
+    """
+    host, port = address
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            probe.listen()
+    except OSError as error:
+        raise SettingsError(f"{flag} {host}:{port}: {error.strerror or error}") from error
 
 
 def read_rules(device_config: Path, policy: Policy) -> Rules:

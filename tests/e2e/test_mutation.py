@@ -311,7 +311,7 @@ class Injector:
 def test_a_sidecar_that_another_webhook_injects_later_is_patched_too_and_charged(
     webhook: Webhook, api: Api, team: str, tmp_path: Path
 ):
-    """R43: istio #38354, linkerd #2767."""
+    """Met with service meshes that inject their proxy after everyone else."""
     set_quota(webhook, team, **{f"limits.{MEMORY}": "6000"})
     with Injector(webhook.plane, tmp_path, team) as injector:
         status, answer = create(api, team, pod("big", container("main", {MEMORY: "4001"})))

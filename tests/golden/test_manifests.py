@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from certs import Names, ensure_pair
 
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).with_name("hami-quota")
@@ -34,9 +37,27 @@ def test_the_committed_manifest_is_what_the_command_prints():
     assert done.stdout == COMMITTED.read_text(encoding="utf-8")
 
 
+def issued(directory: Path) -> Path:
+    ensure_pair(directory, Names.of_service("s", "ns"), dt.datetime.now(dt.UTC))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        pytest.param("tls.key", "holds a private key: give the authority's certificate, ca.crt", id="a private key"),
+        pytest.param("tls.txt", "holds no certificate", id="something else"),
+    ],
+)
+def test_only_certificates_are_published(tmp_path: Path, name: str, want: str):
+    (issued(tmp_path) / "tls.txt").write_text("a: [b")
+    done = run(*DEVICE_CONFIG, "--ca-bundle", tmp_path / name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"--ca-bundle {tmp_path / name}: {want}" in done.stderr
+
+
 def test_every_option_has_its_place(tmp_path: Path):
-    bundle = tmp_path / "ca.crt"
-    bundle.write_bytes(b"PEM")
+    bundle = issued(tmp_path) / "ca.crt"
     done = run(
         *DEVICE_CONFIG,
         *("--name", "n", "--service", "s", "--namespace", "ns", "--port", "8443", "--ca-bundle", bundle),
@@ -48,7 +69,7 @@ def test_every_option_has_its_place(tmp_path: Path):
     assert configuration["metadata"]["name"] == "n"
     assert webhook["clientConfig"] == {
         "service": {"name": "s", "namespace": "ns", "path": "/validate", "port": 8443},
-        "caBundle": base64.b64encode(b"PEM").decode(),
+        "caBundle": base64.b64encode(bundle.read_bytes()).decode(),
     }
     assert excluded["values"] == ["kube-system", "ns", "a", "b"]
     assert (webhook["timeoutSeconds"], webhook["failurePolicy"]) == (10, "Ignore")

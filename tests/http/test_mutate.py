@@ -75,7 +75,7 @@ def test_nothing_is_read_but_the_review_and_nothing_reserved(server: Server):
 
 
 def test_what_another_webhook_adds_later_is_judged(server: Server):
-    """R43: istio #38354."""
+    """Met with service meshes that inject their proxy after everyone else."""
     server.quota(mem="5000")
     pod = mutated(server, review("4000"))
     sidecar = {

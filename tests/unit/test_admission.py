@@ -284,7 +284,7 @@ def test_cards_without_a_share_of_their_cores_are_told_where_cores_are_limited(w
     decision = world.create(subject)
 
     assert decision.is_allowed
-    assert decision.cautions == (f"quota cores: container proxy, server sets no {CORES}: its compute is not limited",)
+    assert decision.cautions == (f"quota cores: proxy, server set no {CORES}: compute is not limited",)
 
 
 def test_cards_without_a_share_of_their_cores_are_refused_where_that_is_required() -> None:

@@ -25,7 +25,7 @@ def world_with(**limits: int | str) -> World:
 # Effective request.
 
 
-def test_r01_a_sidecar_is_added_and_not_maxed_away() -> None:
+def test_a_sidecar_is_added_and_not_maxed_away() -> None:
     """A sidecar is treated like an init container that ends, so the card gets oversold."""
     subject = pod("a").sidecar("s", mem=4000).app("a", mem=4000)
 
@@ -35,7 +35,7 @@ def test_r01_a_sidecar_is_added_and_not_maxed_away() -> None:
         assert decision.is_allowed is want
 
 
-def test_r02_declaration_order_decides_whether_a_sidecar_runs_beside_an_init_container() -> None:
+def test_declaration_order_decides_whether_a_sidecar_runs_beside_an_init_container() -> None:
     """Whether a sidecar is declared before or after an init container changes the charge; docs and code disagreed."""
     first = pod("p1").sidecar("s", mem=2000).init("i", mem=20_000).app("a", mem=10_000)
     second = pod("p2").init("i", mem=20_000).sidecar("s", mem=2000).app("a", mem=10_000)
@@ -46,7 +46,7 @@ def test_r02_declaration_order_decides_whether_a_sidecar_runs_beside_an_init_con
     assert (admitted.charge[MEMORY], admitted.is_allowed) == (20_000, True)
 
 
-def test_r04_an_init_container_without_gpu_shifts_nobody() -> None:
+def test_an_init_container_without_gpu_shifts_nobody() -> None:
     """An init container that asks for no GPU shifts positions, so the pod slips under the quota."""
     subject = pod("p").init("prep").app("a", mem=16_000).app("b", mem=16_000)
     without = pod("p").app("a", mem=16_000).app("b", mem=16_000)
@@ -65,7 +65,7 @@ def test_r04_an_init_container_without_gpu_shifts_nobody() -> None:
 # Units, counts, defaults, parsing.
 
 
-def test_r07_memory_and_cores_are_per_card_and_every_container_counts() -> None:
+def test_memory_and_cores_are_per_card_and_every_container_counts() -> None:
     """The quota counted one card's worth, and only the first container."""
     world = world_with(mem=4096, cores=50)
     subject = pod("p1").app("a", gpu=2, mem=2048, cores=20)
@@ -82,7 +82,7 @@ def test_r07_memory_and_cores_are_per_card_and_every_container_counts() -> None:
     assert (both.charge[MEMORY], both.is_allowed) == (2048, False)
 
 
-def test_r08_a_share_and_a_whole_card_are_charged_at_admission() -> None:
+def test_a_share_and_a_whole_card_are_charged_at_admission() -> None:
     """A percentage request, or no memory field at all, counts as 0 at admission, yet the card is charged later."""
     world = world_with(mem=24_000)
     world.node("node-1", 40_000, 40_000)
@@ -99,7 +99,7 @@ def test_r08_a_share_and_a_whole_card_are_charged_at_admission() -> None:
     assert world.create(pod("p5").app("f", pct=0)).charge[MEMORY] == 40_000
 
 
-def test_r12_memory_without_a_count_is_charged_for_the_default_count() -> None:
+def test_memory_without_a_count_is_charged_for_the_default_count() -> None:
     """The user sets memory but no GPU count, so nothing is charged."""
     subject = pod("p").app("a", mem=7000, gpu=None)
 
@@ -110,7 +110,7 @@ def test_r12_memory_without_a_count_is_charged_for_the_default_count() -> None:
 
 @pytest.mark.parametrize("amount", ["16Gi", "-1", "1500m"])
 @pytest.mark.parametrize("limits", [{"mem": 24_000}, {}], ids=["a quota", "no quota"])
-def test_r13_memory_that_is_no_plain_number_of_mib_is_refused(amount: str, limits: dict[str, int]) -> None:
+def test_memory_that_is_no_plain_number_of_mib_is_refused(amount: str, limits: dict[str, int]) -> None:
     """`16Gi` as memory is read as 17179869184 units, wraps to 0 and passes every check."""
     world = world_with(**limits)
 
@@ -122,7 +122,7 @@ def test_r13_memory_that_is_no_plain_number_of_mib_is_refused(amount: str, limit
     assert world.used(quota="q") == 0
 
 
-def test_r13_amounts_come_back_from_the_api_server_in_canonical_form() -> None:
+def test_amounts_come_back_from_the_api_server_in_canonical_form() -> None:
     """Stored objects come back with 10000 as "10k", so a bare int() fails on ordinary input."""
     world = world_with(mem="10k")
 
@@ -132,7 +132,7 @@ def test_r13_amounts_come_back_from_the_api_server_in_canonical_form() -> None:
     assert decision.uses[0].quota.limits[MEMORY] == 10_000
 
 
-def test_r15_the_memory_factor_enters_once_on_each_side() -> None:
+def test_the_memory_factor_enters_once_on_each_side() -> None:
     """Request and quota are in chunks, recorded usage in MiB; the factor is applied twice or to one side only."""
     world = World(backends(memoryFactor=10))
     world.quota("q", mem=100)
@@ -154,7 +154,7 @@ def test_r15_the_memory_factor_enters_once_on_each_side() -> None:
 
 
 @pytest.mark.parametrize("order", [("strict", "loose"), ("loose", "strict")])
-def test_r18_two_quotas_each_hold(order: tuple[str, str]) -> None:
+def test_two_quotas_each_hold(order: tuple[str, str]) -> None:
     """Two quotas in one namespace share one slot; last event wins; deleting either lifts the limit."""
     limits = {"strict": 1000, "loose": 5000}
     world = World()
@@ -174,7 +174,7 @@ def test_r18_two_quotas_each_hold(order: tuple[str, str]) -> None:
     assert not world.admits(pod("p").app("a", mem=5001))
 
 
-def test_r20_a_limit_of_0_blocks_until_it_is_deleted() -> None:
+def test_a_limit_of_0_blocks_until_it_is_deleted() -> None:
     """A limit of "0" is taken for "no limit"."""
     world = world_with(mem=0)
 
@@ -195,7 +195,7 @@ def test_r20_a_limit_of_0_blocks_until_it_is_deleted() -> None:
         ("limits.nvidia.com/gpumemory", True),
     ],
 )
-def test_r23_a_wrong_key_is_told_and_not_enforced(key: str, want_allowed: bool) -> None:
+def test_a_wrong_key_is_told_and_not_enforced(key: str, want_allowed: bool) -> None:
     """The user writes the wrong key and believes a limit is in force."""
     world = World()
     quota = read_quota(quota_object("q", hard={key: "6000"}), world.rules.keys)
@@ -205,7 +205,7 @@ def test_r23_a_wrong_key_is_told_and_not_enforced(key: str, want_allowed: bool) 
     assert any("key not enforced" in said for said in quota.suspicions) is want_allowed
 
 
-def test_r24_scopes_decide_which_pods_a_quota_counts() -> None:
+def test_scopes_decide_which_pods_a_quota_counts() -> None:
     """Quotas with scopes apply only to some pods. `Terminating` means a deadline, not that the pod is being deleted."""
     world = World()
     world.quota("all", mem=8000)
@@ -225,7 +225,7 @@ def test_r24_scopes_decide_which_pods_a_quota_counts() -> None:
 # Usage over a pod's life.
 
 
-def test_r25_usage_is_given_back_once() -> None:
+def test_usage_is_given_back_once() -> None:
     """Usage is not given back at the end, or given back twice, or reduced by a delete for a pod never counted."""
     world = world_with(mem=10_000)
     first = pod("p1").app("a", mem=4000).allocated("GPU-a,NVIDIA,4000,0:;").phase("Running")
@@ -245,7 +245,7 @@ def test_r25_usage_is_given_back_once() -> None:
     assert used == [3000, 3000, 3000, 3000]
 
 
-def test_r28_the_shrink_waits_for_every_init_container_and_releases_what_is_left() -> None:
+def test_the_shrink_waits_for_every_init_container_and_releases_what_is_left() -> None:
     """Usage stays at the init peak for ever, or shrinks too early because only the reported statuses are looked at."""
     world = world_with(mem=24_000)
     subject = (
@@ -271,7 +271,7 @@ def test_r28_the_shrink_waits_for_every_init_container_and_releases_what_is_left
     assert world.used(quota="q") == 12_000
 
 
-def test_r28_a_pod_without_init_containers_has_nothing_to_shrink() -> None:
+def test_a_pod_without_init_containers_has_nothing_to_shrink() -> None:
     """The gate has nothing to wait for, and nothing changes."""
     world = world_with(mem=24_000)
     subject = pod("p").app("a", mem=10_000).allocated("GPU-a,NVIDIA,10000,0:;")
@@ -281,7 +281,7 @@ def test_r28_a_pod_without_init_containers_has_nothing_to_shrink() -> None:
         assert world.used(quota="q") == 10_000
 
 
-def test_r31_recorded_usage_is_per_card_and_may_exceed_the_limit() -> None:
+def test_recorded_usage_is_per_card_and_may_exceed_the_limit() -> None:
     """Admission works on the pod total, recorded usage works per card; treating one like the other hides usage."""
     world = world_with(mem=8000)
     subject = pod("p").init("i", mem=6000).app("a", mem=4000)
@@ -300,7 +300,7 @@ def test_r31_recorded_usage_is_per_card_and_may_exceed_the_limit() -> None:
     assert world.admits(pod("next").app("b", mem=4000))
 
 
-def test_r32_a_terminating_pod_holds_its_card_until_it_is_gone() -> None:
+def test_a_terminating_pod_holds_its_card_until_it_is_gone() -> None:
     """A pod being deleted is released at once, or held for hours after its node died.
 
     We keep it until it is gone, as HAMi does: the card is in use, and no clock says when it is not.
@@ -322,7 +322,7 @@ def test_r32_a_terminating_pod_holds_its_card_until_it_is_gone() -> None:
 # The allocation annotation.
 
 
-def test_r33_empty_slots_and_placeholders_keep_their_positions() -> None:
+def test_empty_slots_and_placeholders_keep_their_positions() -> None:
     """Empty slots are skipped, or a placeholder breaks the parser, so a device is laid at the wrong container."""
     world = world_with(mem=100_000, cores=1000)
     first = pod("p1").init("p").app("a", mem=6144, cores=30).allocated(";GPU-a,NVIDIA,6144,30:;")
@@ -335,7 +335,7 @@ def test_r33_empty_slots_and_placeholders_keep_their_positions() -> None:
     assert (world.used("mem", quota="q"), world.used("cores", quota="q")) == (1000, 0)
 
 
-def test_r35_a_live_pod_whose_annotation_does_not_decode_stays_in_the_books() -> None:
+def test_a_live_pod_whose_annotation_does_not_decode_stays_in_the_books() -> None:
     """A live pod whose annotation cannot be decoded is dropped from the books, so its share is sold again."""
     world = world_with(mem=10_000)
     world.quota("q", namespace="team-b", mem=10_000)
@@ -356,7 +356,7 @@ def test_r35_a_live_pod_whose_annotation_does_not_decode_stays_in_the_books() ->
 
 
 @pytest.mark.parametrize("scheduler", [None, "other"])
-def test_r37_a_user_cannot_dictate_recorded_usage(scheduler: str | None) -> None:
+def test_a_user_cannot_dictate_recorded_usage(scheduler: str | None) -> None:
     """A user submits a pod that already carries the allocation annotation and so dictates its own recorded usage."""
     world = world_with(mem=10_000)
     subject = pod("p").app("a", mem=8000).spec(schedulerName=scheduler)
@@ -372,7 +372,7 @@ def test_r37_a_user_cannot_dictate_recorded_usage(scheduler: str | None) -> None
 # Over-admission, reservations, dry run, order of webhooks.
 
 
-def test_r39_a_burst_of_creates_is_admitted_up_to_the_limit() -> None:
+def test_a_burst_of_creates_is_admitted_up_to_the_limit() -> None:
     """A burst of creates all read the same "used" before any pod is visible; all pass."""
     world = world_with(mem=10_000)
     pods = [pod(f"p{number}").app("a", mem=4000) for number in range(10)]
@@ -394,7 +394,7 @@ def test_r39_a_burst_of_creates_is_admitted_up_to_the_limit() -> None:
         assert world.used(quota="q") == 8000
 
 
-def test_r41_a_dry_run_holds_nothing() -> None:
+def test_a_dry_run_holds_nothing() -> None:
     """Server-side dry run eats quota."""
     world = world_with(mem=10_000)
 
@@ -405,7 +405,7 @@ def test_r41_a_dry_run_holds_nothing() -> None:
     assert text(world.create(pod("fifth").app("a", mem=6000), dry_run=True)) == text(denied)
 
 
-def test_r43_what_another_injector_adds_is_judged() -> None:
+def test_what_another_injector_adds_is_judged() -> None:
     """Another injector adds a container after our mutating webhook ran."""
     decision = world_with(mem=5000).create(pod("p").sidecar("inj", mem=2000).app("a", mem=4000))
 
@@ -416,7 +416,7 @@ def test_r43_what_another_injector_adds_is_judged() -> None:
 # The admission exchange.
 
 
-def test_r52_updates_and_deletions_are_not_judged_like_creates() -> None:
+def test_updates_and_deletions_are_not_judged_like_creates() -> None:
     """An UPDATE of an existing pod is judged like a create; the job controller cannot remove its finalizer."""
     world = world_with(mem=10_000)
     subject = pod("p").app("a", mem=9000)
@@ -434,7 +434,7 @@ def test_r52_updates_and_deletions_are_not_judged_like_creates() -> None:
     assert world.used(quota="q") == 9000
 
 
-def test_r54_a_controllers_pod_is_judged_in_the_requests_namespace() -> None:
+def test_a_controllers_pod_is_judged_in_the_requests_namespace() -> None:
     """Pods made by controllers arrive without namespace and name; the quota of namespace "" is consulted."""
     world = world_with(mem=4000)
     subject = pod("p").app("a", mem=5000).metadata(name=None, namespace=None, uid=None, generateName="job-")
@@ -448,7 +448,7 @@ def test_r54_a_controllers_pod_is_judged_in_the_requests_namespace() -> None:
     assert world.admits(subject.metadata(namespace="team-a"), namespace="team-b")
 
 
-def test_r57_privileged_containers_are_refused_beside_devices_and_schedulers_respected() -> None:
+def test_privileged_containers_are_refused_beside_devices_and_schedulers_respected() -> None:
     """Privileged containers escape isolation yet get through beside a GPU container."""
     world = world_with(mem=10_000)
 
@@ -462,7 +462,7 @@ def test_r57_privileged_containers_are_refused_beside_devices_and_schedulers_res
     assert "volcano" in other.cautions[0]
 
 
-def test_r70_a_denial_says_everything_there_is_to_know() -> None:
+def test_a_denial_says_everything_there_is_to_know() -> None:
     """The words "exceeding resource quota" tell the user nothing."""
     world = World()
     world.quota(mem=10_000)

@@ -114,7 +114,7 @@ def test_a_link_to_nothing_is_named(tmp_path: Path):
 
 
 def test_empty_and_comment_only_documents_are_skipped(tmp_path: Path):
-    """R68: Helm output with empty or comment-only documents aborts the run."""
+    """Helm output with empty or comment-only documents aborts the run."""
     text = (
         f"---\n# Source: chart/templates/none.yaml\n---\n{pod('a')}\n---\nkind: Service\nmetadata: {{name: s}}\n---\n"
     )

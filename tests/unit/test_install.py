@@ -49,7 +49,7 @@ def condition(of: Rules) -> str:
 
 
 def test_pods_that_are_created_are_all_that_is_reviewed():
-    """R63: rules are limited to pods, and nothing can make the API server wait for long."""
+    """Rules are limited to pods, and nothing can make the API server wait for long."""
     entry = webhook()
     assert entry["rules"] == [
         {
@@ -89,7 +89,7 @@ def test_pods_that_are_created_are_all_that_is_reviewed():
     ],
 )
 def test_a_stopped_webhook_can_start_again(options: dict[str, Any], want_excluded: list[str]):
-    """R63: a webhook that guards its own namespace keeps itself from starting."""
+    """A webhook that guards its own namespace keeps itself from starting."""
     assert webhook(**options)["namespaceSelector"] == {
         "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": want_excluded}]
     }

@@ -42,7 +42,7 @@ def app(limits: Json, requests: Json | None = None) -> PodBuilder:
 
 
 def test_the_count_is_added_beside_memory_and_the_slash_of_its_name_escaped() -> None:
-    """R12: HAMi #893."""
+    """A user sets memory and no count, and the resource name holds a slash."""
     assert mutate(app({MEMORY: "7000"})) == [("add", f"{LIMITS}/nvidia.com~1gpu", "1"), SCHEDULED]
 
 
@@ -150,7 +150,7 @@ def test_two_families_in_one_container_are_each_given_theirs() -> None:
     ],
 )
 def test_what_becomes_of_a_pod(subject: PodBuilder, want: Any) -> None:
-    """R57: HAMi #2138."""
+    """A privileged container escapes isolation beside one that asks for a card."""
     assert mutate(subject) == want
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from builders import device_config
 
 from webhook.errors import DeviceConfigError, SettingsError
 from webhook.policy import Policy
-from webhook.settings import check_families, read_address, read_card_sizes, read_percentages, read_rules
+from webhook.settings import check_bindable, check_families, read_address, read_card_sizes, read_percentages, read_rules
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_an_address_is_host_and_port(text: str, want: tuple[str, int]):
 def test_an_address_that_is_none_is_named_with_its_flag(text: str):
     with pytest.raises(SettingsError) as caught:
         read_address("--bind", text)
-    assert str(caught.value) == f"--bind: {text!r} must be HOST:PORT, such as 127.0.0.1:8443"
+    assert str(caught.value) == f"--bind: {text!r} must be HOST:PORT, such as 127.0.0.1:8443 or [::1]:8443"
 
 
 def test_rules_come_from_the_device_configuration_and_the_policy(tmp_path: Path):
@@ -128,3 +129,13 @@ def test_a_family_that_is_not_in_force_is_refused_by_name():
     check_families("--assumed-card-memory", {"NVIDIA": 40960}, ["NVIDIA", "DCU"])
     with pytest.raises(SettingsError, match=r"--assumed-card-memory: 'NVIDA' is no .* there are DCU, NVIDIA"):
         check_families("--assumed-card-memory", {"NVIDA": 40960}, ["NVIDIA", "DCU"])
+
+
+def test_an_address_that_cannot_be_served_on_is_refused_at_once():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsError, match=rf"^--bind 127\.0\.0\.1:{port}: Address already in use$"):
+            check_bindable("--bind", ("127.0.0.1", port))
+    check_bindable("--bind", ("127.0.0.1", port))

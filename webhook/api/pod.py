@@ -53,7 +53,7 @@ class Container(_Wire, frozen=True):
     def look(self, name: str) -> Any:
         """Return the amount of a resource as written: the limit if there is one, else the request, else None.
 
-        A name that is not configured (the empty string) is never found. Source: devices.md 0.2.
+        A name that is not configured (the empty string) is never found. Source: HAMi pkg/device.
         """
         if not name:
             return None

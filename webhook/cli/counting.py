@@ -15,7 +15,7 @@ from webhook.errors import HamiQuotaError, SettingsError
 from webhook.policy import Mode, Policy
 from webhook.server.recount import recount
 from webhook.server.sources import Origin
-from webhook.settings import read_card_sizes, read_rules
+from webhook.settings import check_families, read_card_sizes, read_rules
 
 if TYPE_CHECKING:
     from webhook.admission import Rules
@@ -82,7 +82,11 @@ def counting_options(function: F) -> Callable[..., None]:
             assumed_card_memory_mib=read_card_sizes("--assumed-card-memory", assumed_card_memory),
         )
         origin = _origin(kubeconfig, context, state, snapshot)
-        function(origin=origin, rules=read_rules(device_config, policy), **others)
+        rules = read_rules(device_config, policy)
+        check_families(
+            "--assumed-card-memory", policy.assumed_card_memory_mib, [family.key for family in rules.backends]
+        )
+        function(origin=origin, rules=rules, **others)
 
     decorated: Callable[..., None] = wrapped
     for option in reversed((*_ORIGINS, *_CHOICES)):

@@ -62,11 +62,15 @@ def webhook(  # noqa: PLR0913, PLR0917 - one parameter an option
     --mutating is for clusters where HAMi's own webhook does not run; a failure of that webhook is always ignored. The
     match conditions name the resources of the device configuration: print and apply it again whenever that changes.
     """
+    if url and not url.startswith("https://"):
+        raise SettingsError(f"--url {url!r}: the API server calls https only, such as https://127.0.0.1:8443/validate")
+    if not all(trusted_user):
+        raise SettingsError("--trusted-user '': must name a user")
     options = ValidatingOptions(
         name=name,
         service=ServiceReference(name=service, namespace=namespace, port=port),
         url=url,
-        ca_bundle=_read(ca_bundle, "--ca-bundle") if ca_bundle else b"",
+        ca_bundle=_read_bundle(ca_bundle) if ca_bundle else b"",
         excluded_namespaces=exclude_namespace,
         timeout_s=timeout,
         failure_policy=failure_policy,
@@ -81,6 +85,20 @@ def webhook(  # noqa: PLR0913, PLR0917 - one parameter an option
     if not trusted_user:
         click.echo("updates are not guarded: name HAMi's scheduler and device plugins with --trusted-user", err=True)
     click.echo(to_yaml(configurations), nl=False)
+
+
+def _read_bundle(path: Path) -> bytes:
+    """Return certificates, and nothing that must not be published or that the API server could not use."""
+    from certs.authority import CertificateError, read_certificate  # noqa: PLC0415 - cryptography is slow to import
+
+    bundle = _read(path, "--ca-bundle")
+    if b"PRIVATE KEY" in bundle:
+        raise SettingsError(f"--ca-bundle {path}: holds a private key: give the authority's certificate, ca.crt")
+    try:
+        read_certificate(bundle)
+    except CertificateError as error:
+        raise SettingsError(f"--ca-bundle {path}: holds no certificate ({error}): give ca.crt") from error
+    return bundle
 
 
 def _read(path: Path, flag: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from pathlib import Path
@@ -14,7 +15,14 @@ from webhook.admission import Rules
 from webhook.errors import SettingsError
 from webhook.files import manifest_files
 from webhook.policy import Mode, Policy
-from webhook.settings import check_families, read_address, read_card_sizes, read_device_config, read_percentages
+from webhook.settings import (
+    check_bindable,
+    check_families,
+    read_address,
+    read_card_sizes,
+    read_device_config,
+    read_percentages,
+)
 from webhook.state_directory import read_state
 
 if TYPE_CHECKING:
@@ -132,7 +140,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from webhook.server.sources import Origin  # noqa: PLC0415
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    read_address("--bind", bind)
+    address = read_address("--bind", bind)
+    if not math.isfinite(lookup_after) or not math.isfinite(drain):
+        raise SettingsError("--lookup-after and --drain must be finite numbers of seconds")
     policy = Policy(
         default_mode=Mode(default_mode),
         count_quota=count_quota,
@@ -160,6 +170,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         certificate = CertificateSource(certificates / "tls.crt", certificates / "tls.key")
     except (CertificateError, OSError) as error:
         raise SettingsError(f"--certs {certificates}: {error}") from error
+
+    check_bindable("--bind", address)
 
     def certificate_expiry() -> float:
         return certificate.certificate.not_after.timestamp()

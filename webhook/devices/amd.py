@@ -1,6 +1,6 @@
 """AMD: cards, memory in MiB, and cores in percent of a card, all of them where none are said.
 
-Source: devices.md 2.2 and 3.11, after HAMi pkg/device/amd/device.go. HAMi asks for cores in percent and books compute
+Source: HAMi pkg/device/amd/device.go. HAMi asks for cores in percent and books compute
 units; here both are percent, by the card's own number of units (D20).
 """
 

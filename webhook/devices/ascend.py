@@ -1,6 +1,6 @@
 """Ascend: one family for each chip of `vnpus.configs`, cut into templates (hard split) or shared softly (hami-core).
 
-Source: devices.md 2.3 and 3.14, after HAMi pkg/device/ascend/device.go. Memory is rounded up to a template before the
+Source: HAMi pkg/device/ascend/device.go. Memory is rounded up to a template before the
 factor is applied, as HAMi does and books it (weak spot D22). The cores that a template implies are booked by nobody, so
 they are charged to nobody (D25). Different on purpose: memory of 0, negative or with a fraction is refused, not rounded
 up to a template or taken for a whole card (D24); a part of a 910C's memory is refused even where one card was asked,

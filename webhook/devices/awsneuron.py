@@ -1,6 +1,6 @@
 """AWS Neuron: whole devices by count, or NeuronCores that are laid out on devices two by two.
 
-Source: devices.md 3.10, after HAMi pkg/device/awsneuron/device.go. Cores are a plain number here, and in quotas. HAMi
+Source: HAMi pkg/device/awsneuron/device.go. Cores are a plain number here, and in quotas. HAMi
 books them as a bit mask (weak spot D18), which is counted by its bits. It charges devices asked by count with the cores
 of the first node it happened to see, 0 before (D19); here each such device is charged with the cores that nodes
 register.

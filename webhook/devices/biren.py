@@ -1,6 +1,6 @@
 """Biren: whole cards by count; HAMi books neither memory nor cores, so the count alone can be limited (weak spot D28).
 
-Source: devices.md 2.2 and 3.13, after HAMi pkg/device/biren/device.go. A count that HAMi wraps (D5) is refused.
+Source: HAMi pkg/device/biren/device.go. A count that HAMi wraps (D5) is refused.
 """
 
 from __future__ import annotations

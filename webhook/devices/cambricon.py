@@ -1,6 +1,6 @@
 """Cambricon MLU: cards, memory in units of 256 MiB, and cores in percent, all of a card where none are said.
 
-Source: devices.md 2.2 and 3.2, after HAMi pkg/device/cambricon/device.go. Counts and cores that HAMi wraps, and memory
+Source: HAMi pkg/device/cambricon/device.go. Counts and cores that HAMi wraps, and memory
 for which it drops the request (weak spots D3, D5), are refused.
 """
 

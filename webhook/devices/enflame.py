@@ -1,6 +1,6 @@
 """Enflame: whole cards (GCU), and slices of a card (DRS) asked by number, or by memory and cores.
 
-Source: devices.md 3.8 and 3.9, after HAMi pkg/device/enflame. HAMi records a slice request in slices, gigabytes or MiB,
+Source: HAMi pkg/device/enflame. HAMi records a slice request in slices, gigabytes or MiB,
 whichever it was asked in, and books MiB (weak spot D16); here memory is MiB throughout, so a slice is worth what the
 registered cards cut it to. The names of the slice family are built in, and in force without any configuration (D29).
 """

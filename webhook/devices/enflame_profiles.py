@@ -1,6 +1,6 @@
 """The profiles that Enflame cards can be cut into: how nodes register them, and which one a request gets.
 
-Source: devices.md 3.9, after HAMi pkg/device/enflame/device.go: `GetNodeDevices`, `parseProfile`,
+Source: HAMi pkg/device/enflame/device.go: `GetNodeDevices`, `parseProfile`,
 `selectProfileByRequest`.
 """
 

@@ -1,6 +1,6 @@
 """Hygon DCU: cards, memory in units of `memoryFactor` MiB, and cores in percent, all of a card where none are said.
 
-Source: devices.md 2.2 and 3.3, after HAMi pkg/device/hygon/device.go. HAMi reads a fraction of memory as a whole card
+Source: HAMi pkg/device/hygon/device.go. HAMi reads a fraction of memory as a whole card
 and drops the request for other memory it cannot use (weak spots D3, D4); here both are refused.
 """
 

@@ -1,6 +1,6 @@
 """Iluvatar: a family for each chip that is configured; cards, memory in units of 256 MiB, and cores in percent.
 
-Source: devices.md 2.2 and 3.15, after HAMi pkg/device/iluvatar/device.go. HAMi writes the cores of all cards and
+Source: HAMi pkg/device/iluvatar/device.go. HAMi writes the cores of all cards and
 charges them once more for each (weak spot D12); what it books is 100 a card, and that is the charge here.
 """
 

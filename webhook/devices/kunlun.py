@@ -1,6 +1,6 @@
 """Kunlun: whole XPUs, and virtual ones (vXPU) of a quarter, a half or the whole of a card.
 
-Source: devices.md 3.7, after HAMi pkg/device/kunlun. HAMi rounds memory up to a size on offer and takes anything for
+Source: HAMi pkg/device/kunlun. HAMi rounds memory up to a size on offer and takes anything for
 some size, 0 and bytes included (weak spot D27); here what no card has is refused.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from webhook.devices.config import ConfigBlock
 
 _REGISTER_ANNOTATION = "hami.io/node-register-xpu"
-# Both pairs apply to both families. Source: devices.md 3.7.
+# Both pairs apply to both families. Source: HAMi pkg/device/kunlun.
 _UUID_ANNOTATIONS = (
     ("hami.io/use-xpu-uuid", "hami.io/no-use-xpu-uuid"),
     ("baidu.com/use-gpuuuid", "baidu.com/nouse-gpuuuid"),

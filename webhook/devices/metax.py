@@ -1,6 +1,6 @@
 """MetaX: whole cards, and shared cards with memory in GiB or bytes and cores in percent.
 
-Source: devices.md 3.5 and 3.6, after HAMi pkg/device/metax. Only limits are read. HAMi takes every multiple of 1000 for
+Source: HAMi pkg/device/metax. Only limits are read. HAMi takes every multiple of 1000 for
 bytes, counts less than 1 MiB as a whole card (weak spot D14), and so it does with fractions (D4); here such a number is
 what it says, or refused. Pods of the class `online` are charged no cores, since none are booked for them (D15).
 """

@@ -1,6 +1,6 @@
 """Moore Threads: cards, memory in units of 512 MiB and cores in sixteenths of a card, both of all a container's cards.
 
-Source: devices.md 2.2 and 3.4, after HAMi pkg/device/mthreads/device.go. What HAMi's defaulting writes for several
+Source: HAMi pkg/device/mthreads/device.go. What HAMi's defaulting writes for several
 cards divides evenly, so nothing of it is left uncounted (weak spot D26).
 """
 

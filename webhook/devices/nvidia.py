@@ -1,6 +1,6 @@
 """NVIDIA: cards, memory in units of `memoryFactor` MiB or in percent of a card, and cores in percent.
 
-Source: devices.md 2.1 and 3.1, after HAMi pkg/device/nvidia/device.go. HAMi silently drops or wraps amounts it cannot
+Source: HAMi pkg/device/nvidia/device.go. HAMi silently drops or wraps amounts it cannot
 use (weak spots D3, D5, D8); here they are refused. The memory of a card without a figure is sized by the inventory
 (D1).
 """
@@ -45,7 +45,7 @@ _REGISTER_ANNOTATION = "hami.io/node-nvidia-register"
 _SCORE_ANNOTATION = "hami.io/node-nvidia-score"
 _WHOLE_CARD = 100
 
-# What the device plugin and the scheduler read, and admission does not. Source: devices.md 2.1.
+# What the device plugin and the scheduler read, and admission does not. Source: HAMi pkg/device/nvidia/device.go.
 _KEYS_ELSEWHERE = (
     "deviceSplitCount",
     "deviceMemoryScaling",
@@ -276,7 +276,7 @@ class NvidiaBackend:
         )
 
     def share(self, request: DeviceRequest, kind: CardKind) -> Share | None:
-        """Return the part of the card's memory that HAMi books: `total * percent div 100` (accounting.md 8, row 8)."""
+        """Return the part of the card's memory that HAMi books: `total * percent div 100` as its placement does."""
         if not kind.memory_mib:
             return None
         return Share(kind.memory_mib * (request.memory_percent or _WHOLE_CARD) // 100, request.cores_percent)
@@ -339,7 +339,7 @@ class NvidiaBackend:
         return Share(memory, cores)
 
     def constraint(self, annotations: Mapping[str, str]) -> CardConstraint:
-        """Return which cards a pod's annotations admit. Source: accounting.md 8, rows 3 and 5."""
+        """Return which cards a pod's annotations admit. Source: HAMi pkg/device/nvidia/device.go."""
         return CardConstraint(
             use_models=comma_list(annotations.get("nvidia.com/use-gputype", "").lower()),
             avoid_models=comma_list(annotations.get("nvidia.com/nouse-gputype", "").lower()),

@@ -1,6 +1,6 @@
 """The forms in which nodes register cards that several families share: a JSON list, a comma form, and mere capacity.
 
-Source: accounting.md 4.1 and 4.2, after HAMi pkg/device/devices.go; devices.md 1.3.
+Source: HAMi pkg/device/devices.go.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Families that hand out whole cards: a count, no memory and no cores, and the cards are the node's capacity.
 
 HAMi exposes neither a memory nor a core name for them, so it can limit nothing (weak spot D28); here the count can be.
-Source: devices.md 1.3, 3.5, 3.7 and 3.8, after HAMi pkg/device/metax/device.go, kunlun/device.go, enflame/gcu.go.
+Source: HAMi pkg/device/metax/device.go, kunlun/device.go, enflame/gcu.go.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from webhook.api.pod import Pod, PodMetadata, decode_pod
 from webhook.api.resource_quota import ResourceQuota
 from webhook.devices.registry import asks_for_managed
 from webhook.errors import DecodeError
-from webhook.policy import MODE_LABEL
+from webhook.policy import MODE_LABEL, Mode
 from webhook.quotas import Quota, read_quota
 from webhook.usage import PodRecord, UsageRules, next_record
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from webhook.ledger import QuotaLedger
 
 _log = logging.getLogger(__name__)
+
+_MODES = tuple(map(str, Mode))
 
 
 class PodSink:
@@ -270,6 +272,7 @@ class NamespaceSink:
     def __init__(self, ledger: QuotaLedger) -> None:
         self._ledger = ledger
         self._known: set[str] = set()
+        self._odd: dict[str, str] = {}
 
     def replaced(self, items: Sequence[Namespace], resource_version: str, odd: Sequence[ObjectRef]) -> None:  # noqa: ARG002
         """Set what is there and drop what is not; a namespace that cannot be read keeps its mode."""
@@ -281,8 +284,18 @@ class NamespaceSink:
 
     def upserted(self, item: Namespace) -> None:
         """Set the mode of a namespace."""
-        self._known.add(item.metadata.name)
-        self._ledger.set_mode_label(item.metadata.name, item.labels.get(MODE_LABEL))
+        name, label = item.metadata.name, item.labels.get(MODE_LABEL)
+        if label is not None and label not in _MODES and self._odd.get(name) != label:
+            _log.warning(
+                "namespace %s: %s=%r is no mode, so the default holds: use one of %s",
+                name,
+                MODE_LABEL,
+                label,
+                ", ".join(_MODES),
+            )
+            self._odd[name] = label
+        self._known.add(name)
+        self._ledger.set_mode_label(name, label)
 
     def deleted(self, ref: ObjectRef) -> None:
         """Forget a namespace that is gone."""
@@ -296,4 +309,5 @@ class NamespaceSink:
 
     def _drop(self, name: str) -> None:
         self._known.discard(name)
+        self._odd.pop(name, None)
         self._ledger.drop_namespace(name)

@@ -530,3 +530,12 @@ def test_versions_without_an_object_are_taken_by_every_sink(sinks: Sinks):
     for sink in (sinks.pods, sinks.quotas, sinks.nodes, sinks.namespaces):
         sink.progressed("12")
     assert (sinks.said(), sinks.ledger.namespaces()) == ([], [])
+
+
+def test_a_label_that_is_no_mode_is_told_once_and_the_default_holds(sinks: Sinks, caplog: pytest.LogCaptureFixture):
+    for _ in range(2):
+        sinks.namespaces.upserted(namespace("team-a", **{"hami-quota/mode": "wran"}))
+    assert mode(sinks, "team-a") is Mode.ENFORCE
+    assert caplog.messages == [
+        "namespace team-a: hami-quota/mode='wran' is no mode, so the default holds: use one of enforce, warn, audit, off"
+    ]
