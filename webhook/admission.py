@@ -180,7 +180,7 @@ def candidate(request: AdmissionRequest, rules: Rules) -> Candidate | Decision:
     try:
         pod = decode_pod(request.object)
     except DecodeError as error:
-        return _refused(request, Pod(), Verdict.INVALID, (str(error),))
+        return _candidate(request, Pod(), Verdict.INVALID, (str(error),))
     return _judged(request, pod, rules)
 
 
@@ -203,14 +203,14 @@ def _guarded(request: AdmissionRequest, rules: Rules) -> Candidate | Decision:
         return _NOT_OURS
     user = request.user_info.username
     problem = f"annotation {', '.join(changed)}: only HAMi's components may change it, and {user!r} is none of them"
-    return replace(_refused(request, after, Verdict.FORGED, (problem,)), is_update=True)
+    return replace(_candidate(request, after, Verdict.FORGED, (problem,)), is_update=True)
 
 
 def _judged(request: AdmissionRequest, pod: Pod, rules: Rules) -> Candidate | Decision:
     forged = sorted(rules.owned_annotations.intersection(pod.annotations))
     if forged and request.user_info.username not in rules.policy.trusted_users:
         problem = f"annotation {', '.join(forged)}: only HAMi's components may set it"
-        return _refused(request, pod, Verdict.FORGED, (problem,))
+        return _candidate(request, pod, Verdict.FORGED, (problem,))
     if not asks_for_managed(pod, rules.managed):
         return _NOT_OURS
     is_hami_scheduled = rules.policy.is_hami_scheduled(pod.spec.scheduler_name)
@@ -219,15 +219,16 @@ def _judged(request: AdmissionRequest, pod: Pod, rules: Rules) -> Candidate | De
     is_mirror = pod.is_mirror and request.is_from_kubelet
     ready = defaulted(pod, rules.backends)
     if isinstance(ready, Refusal):
-        return replace(_refused(request, pod, Verdict.INVALID, ready.problems), is_mirror=is_mirror)
+        return replace(_candidate(request, pod, Verdict.INVALID, ready.problems), is_mirror=is_mirror)
     refusal = hami_refusal(pod, rules.policy, is_mirror=is_mirror)
-    base = _refused(request, ready, None, refusal.problems if refusal else ())
+    base = _candidate(request, ready, None, refusal.problems if refusal else ())
     stranger = f"scheduler {pod.spec.scheduler_name}: HAMi's webhook did not see this pod"
     cautions = () if is_hami_scheduled else (stranger,)
     return replace(base, is_mirror=is_mirror, cautions=cautions)
 
 
-def _refused(request: AdmissionRequest, pod: Pod, verdict: Verdict | None, problems: tuple[str, ...]) -> Candidate:
+def _candidate(request: AdmissionRequest, pod: Pod, refused: Verdict | None, problems: tuple[str, ...]) -> Candidate:
+    """Return a candidate; `refused` is None unless the pod is refused whatever the namespace holds."""
     metadata = pod.metadata
     name = metadata.name or request.name
     return Candidate(
@@ -238,7 +239,7 @@ def _refused(request: AdmissionRequest, pod: Pod, verdict: Verdict | None, probl
         is_dry_run=bool(request.dry_run),
         is_mirror=False,
         pod=pod,
-        refused=verdict,
+        refused=refused,
         problems=problems,
     )
 
